@@ -70,6 +70,7 @@ CASES = (
     _case("growing_copies", "growing-memory"),
     _case("repeated_backward", "repeated-backward"),
     _case("second_forward", "unneeded-forward"),
+    _case("shuffled_set", "inputs-in-step"),
     _case("teacher_gradients", "teacher-with-gradients"),
     _case("attached_generator", "teacher-with-gradients"),
     _case("recomputation", "recomputation"),

@@ -45,6 +45,13 @@ _LOOKS = 10
 #: steps is the user's choice.
 _ACTS = ("aten::multinomial", "aten::normal", "aten::bernoulli", "aten::_local_scalar_dense")
 _OFTEN = 25
+#: Operators whose results depend on parameters, or may; those that draw random numbers; that read or cut results.
+_LEARNED = r"linear|conv|mm$|matmul|einsum|cdist|embedding|lstm|gru$|rnn|batch_norm|layer_norm|group_norm|attention"
+_DRAWS, _CUTS = r"rand|normal|bernoulli|uniform|dropout|multinomial", "aten::detach"
+_READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal")
+#: Part of the step from which on work on inputs is told; part of a function's time in its own lines, and most that its
+#: samples and the operators differ by.
+_INPUTS, _IN_LINES, _DIFFER = 0.12, 0.3, 3.0
 #: Operators of a group that repeats a part of the model, forward or backward; those of a forward with the same weights.
 _REPEATS, _AGAIN = 4, 2
 
@@ -62,6 +69,7 @@ def graphs(observed: Observed) -> Iterator[Claim]:
     if observed.summary.compiling is None:  # a compiler runs operators to see what they do
         yield from _unused_forward(observed, calls)
         yield from _beside_training(observed, calls)
+        yield from _on_inputs(observed, calls)
     yield from _unused_gradients(observed, calls, backward)
     yield from _recomputed(observed, calls)
 
@@ -441,3 +449,82 @@ def _memory(observed: Observed) -> tuple[int, int]:
     counters = columns_of(observed.tables, "counters", "name", "value")
     resident = counters.filter(pl.col("name").cast(pl.String) == "process memory")["value"].drop_nulls()
     return int(resident.max() or 0), int(min(filter(None, known), default=0))  # type: ignore[arg-type]
+
+
+def _on_inputs(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
+    """Operators on data alone, in each step before the model's last layer: no parameter has a part in their results."""
+    chosen = _of_data(calls)
+    steps = observed.summary.steps.count
+    if chosen["step"].n_unique() < steps:
+        return
+    time, looks, where = float(chosen["time"].sum()), observed.looks.clear(), ""
+    if observed.share(time) >= _INPUTS / 2:
+        looks, where = _function_of(observed, time)
+        time = float(looks["time"].sum()) if where else time
+    if observed.share(time) < _INPUTS:
+        return
+    most = chosen.sort("time", descending=True)["name"][0]
+    finding = Finding(
+        cause="inputs-in-step",
+        title=f"{of_step(observed, time)} go into operators on data alone, in which no parameter has a part"
+        f"{': ' * bool(where)}{where}",
+        gain_ns=round(0.95 * time), gain_low_ns=round(0.6 * time), gain_high_ns=round(1.3 * time),
+        basis="the samples of the function that calls them, or these operators; a twentieth of it stays",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{len(chosen) // steps} operators a step, such as {most}, before the model's last layer; no "
+                     "gradient goes through them", value=len(chosen) / steps, result="operator_details", operator=most),
+        ),
+        remedy="Compute what is the same in each step once, before the loop or in __init__ (register_buffer); of a set "
+        "of data only the rows that the step takes (X[indices]); the rest in the data loader's workers.",
+        operator=where or most,
+    )  # fmt: skip
+    yield Claim(finding, Depth.PLACE, {**explained_calls(within(calls, chosen)), **observed.explained(looks)})
+
+
+def _of_data(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the outermost calls without gradients that work on data; no row where some of them may have parameters.
+
+    Between layers, those that begin with a tensor made of nothing count: others may work on what the layers give.
+    Random numbers are new in each step. What has the shape of a parameter belongs to the parameters.
+    """
+    top, other = calls.filter(pl.col("outer") < 0).sort("step", "ts"), pl.col("phase") == "other"
+    layers = top.filter(pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") == "forward"))
+    bounds = layers.group_by("step").agg(first=pl.col("ts").min(), last=pl.col("ts").max())
+    early = top.join(bounds, on="step", maintain_order="left").filter(pl.col("ts") < pl.col("last"))
+    alone = early.filter(other)
+    cut = alone.filter(pl.col("name") == _CUTS)["shapes"].to_list()
+    if alone["name"].str.contains(_LEARNED).any() or any(sum(sizes(text), ()) for text in cut):
+        return alone.clear()
+    ends = early.filter(other & pl.col("name").is_in(_READS) & (pl.col("ts") < pl.col("first")))
+    early = early.join(ends.group_by("step").agg(end=pl.col("ts").max()), on="step", how="left", maintain_order="left")
+    early = early.with_columns(run=pl.struct("step", other).rle_id())
+    made = [not any(sizes(text)) for text in early["shapes"].to_list()]
+    early = early.with_columns(made=pl.Series(made, dtype=pl.Boolean)).with_columns(pl.col("made").first().over("run"))
+    trained = {sizes(text)[:1] for text in calls.filter(pl.col("name") == _ACCUMULATES)["shapes"].to_list()}
+    weights = {shape for shapes in trained for shape in shapes if len(shape) > 1}
+    data = pl.Series([weights.isdisjoint(sizes(text)) for text in early["shapes"].to_list()], dtype=pl.Boolean)
+    before = (pl.col("ts") < pl.col("first")) & (pl.col("ts") > pl.col("end").fill_null(0))
+    inside = (pl.col("ts") > pl.col("first")) & pl.col("made")
+    return early.filter(other & data & (before | inside) & ~pl.col("name").str.contains(_DRAWS))
+
+
+def _function_of(observed: Observed, time: float) -> tuple[pl.DataFrame, str]:
+    """Return the looks in the program's function whose own lines call operators for about that time, and its name."""
+    training = pl.col("phase").is_in(["data", "backward", "optimizer"]).fill_null(value=False)
+    looks = observed.looks.filter(~training & pl.col("file").is_not_null())
+    own = pl.when(pl.col("leaf") == pl.col("file")).then("time").otherwise(0.0)
+    named = pl.when(pl.col("function") == "<module>").then("line")
+    keys = looks.select("file", "function", line=named, spent="time", own=own, count="count")
+    found = keys.group_by("file", "function", "line").agg(pl.col("spent", "own", "count").sum())
+    near = found.filter(
+        (pl.col("own") >= _IN_LINES * pl.col("spent")) & (pl.col("count") >= _LOOKS)
+        & pl.col("spent").is_between(time / _DIFFER, _DIFFER * time)
+    ).sort((pl.col("spent") / time).log().abs())  # fmt: skip
+    if near.is_empty():
+        return looks.clear(), ""
+    file, function, line = near.select("file", "function", "line").row(0)
+    mine = (pl.col("file") == file) & (pl.col("function") == function)
+    mine = mine if line is None else mine & (pl.col("line") == line)
+    place = observed.place(file, line)
+    return looks.filter(mine), place if line is not None else f"{function} ({place})"

@@ -313,3 +313,64 @@ def test_a_forward_that_the_backward_repeats_is_told_where_memory_is_left(used: 
     backward(training, WEIGHT, 10)
     update(training, WEIGHT)
     assert training.causes() == causes
+
+
+def prepared(training: Training, name: str = "aten::index", dur: int = 3_000_000, rows: int = 20_000) -> None:
+    """Let each step prepare its data in these operators, and train on them."""
+    training.call("aten::randperm", 100_000)
+    training.call(name, dur, [[rows, 64], []], sequence=9)
+    forward(training, WEIGHT, 10, count=2)
+    backward(training, WEIGHT, 10, count=2)
+    update(training, WEIGHT)
+
+
+def test_work_on_data_alone_in_each_step_is_told() -> None:
+    training = Training()
+    prepared(training)
+    [finding] = training.findings()
+    assert finding.cause == "inputs-in-step"
+    assert finding.gain_ns == pytest.approx(0.95 * 3_000_000, rel=0.01)
+    assert "aten::index" in finding.evidence[0].text
+
+
+@pytest.mark.parametrize(
+    ("name", "dur", "rows"),
+    [("aten::index", 500_000, 20_000), ("aten::randn_like", 3_000_000, 20_000), ("aten::lerp_", 3_000_000, 64)],
+    ids=["a small part", "random numbers", "averages of a parameter"],
+)
+def test_what_the_step_needs_of_its_data_is_not_told(name: str, dur: int, rows: int) -> None:
+    training = Training()
+    prepared(training, name, dur, rows)
+    assert training.causes() == []
+
+
+@pytest.mark.parametrize(
+    ("before", "causes"),
+    [("aten::arange", ["inputs-in-step"]), ("aten::argmax", []), ("aten::linear", [])],
+    ids=["a table of positions", "what a layer gives", "another network"],
+)
+def test_work_between_layers_is_on_data_if_it_begins_with_nothing(before: str, causes: list[str]) -> None:
+    training = Training()
+    training.call("aten::linear", 500_000, [[8, 64], WEIGHT], "forward", sequence=10)
+    training.call(before, 10_000, [[], []] if before == "aten::arange" else [[8, 64], OTHER])
+    training.call("aten::sin", 2_500_000, [[5000, 96]], sequence=11)
+    training.call("aten::linear", 500_000, [[8, 64], WEIGHT], "forward", sequence=11)
+    backward(training, WEIGHT, 10, count=2)
+    update(training, WEIGHT)
+    assert training.causes() == causes
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [("aten::add", "aten::item"), ("aten::detach", "aten::add")],
+    ids=["a number is read", "results are cut off"],
+)
+def test_scores_of_the_last_step_are_no_work_on_data(before: str, behind: str) -> None:
+    training = Training()
+    training.call(before, 1000, [[512, 1000], []])
+    training.call("aten::sort", 2_500_000, [[512, 1000], []])
+    training.call(behind, 1000, [[], []])
+    forward(training, WEIGHT, 10, count=2)
+    backward(training, WEIGHT, 10, count=2)
+    update(training, WEIGHT)
+    assert training.causes() == []
