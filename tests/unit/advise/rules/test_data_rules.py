@@ -84,6 +84,11 @@ def test_a_short_wait_is_no_finding() -> None:
     assert found(waiting("torch", wait=4_000, workers=0, cores=4)) == []
 
 
+@pytest.mark.parametrize(("workers", "causes"), [(0, []), (2, ["data-loader-slow"])])
+def test_a_wait_of_less_than_a_tenth_is_told_of_workers_alone(workers: int, causes: list[str]) -> None:
+    assert [finding.cause for finding in found(waiting("paddle", wait=9_000, workers=workers, cores=4))] == causes
+
+
 def test_workers_that_start_again_for_every_epoch_are_told() -> None:
     # Given 60 steps of 10 ms with short waits, but for every sixth, which begins an epoch and copies pages
     rank = waiting("torch", wait=1_000, workers=2, cores=4)
