@@ -14,6 +14,7 @@ from stepscope.advise.observed import Observed
 from stepscope.advise.verdict import DISTURBED
 from stepscope.analyse.quantities import count_text, duration_text, percent_text
 from stepscope.analyse.step.run_steps import OTHERS_USE
+from stepscope.trace.tables import columns_of
 
 #: Elements from which on torch distributes an operator over its threads.
 _PARALLEL = 32_768
@@ -139,6 +140,19 @@ def _idle_cores(observed: Observed, cores: int) -> float:
     return cores - 1.0 - (others or 0.0)
 
 
+def _here(observed: Observed, others: float) -> float:
+    """Return how many of the process's own cores other processes can have had: what it did not use itself.
+
+    Args:
+        observed: The rank.
+        others: Cores of the machine that they used.
+    """
+    cores = _cores(observed)
+    counters = columns_of(observed.tables, "counters", "name", "value")
+    used = counters.filter(pl.col("name").cast(pl.String) == "process CPU")["value"].drop_nulls().to_numpy()
+    return others if cores is None or not len(used) else min(others, max(cores - float(used.mean()) / 100, 0.0))
+
+
 def _others(observed: Observed) -> Iterator[Claim]:
     steps, others = observed.run_steps, observed.summary.run.other_cpu
     if others is None or steps["delay"].null_count() == len(steps):
@@ -151,7 +165,7 @@ def _others(observed: Observed) -> Iterator[Claim]:
     delay = float(known["delay"].sum()) / len(known)
     whole = float(known["dur"].sum()) / len(known)
     # While a thread waits, all of its cores are busy; where others can have been no half of that, its own threads were.
-    if delay < DISTURBED * whole or others < _HALF * (_cores(observed) or 1) * delay / whole:
+    if delay < DISTURBED * whole or _here(observed, others) < _HALF * (_cores(observed) or 1) * delay / whole:
         return
     finding = Finding(
         cause="other-processes",

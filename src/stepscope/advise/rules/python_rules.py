@@ -230,11 +230,11 @@ def _beside_jax(observed: Observed, looks: pl.DataFrame, sure: pl.Series, busy: 
     native, python = looks["state"] == "native", looks["state"] == "python"
     waits = {state: (looks["state"] == state) & ~looks["in_framework"] for state in ("lock", "waiting")}
     waited = {state: float(time.filter(rows).sum()) for state, rows in waits.items()}
-    # Beyond that, threads of XLA may have waited for a core: a lock takes another thread of the program's own. Other
-    # waits, such as for a disk, are for results as far as waits at locks leave any.
+    # Beyond that, threads of XLA may have waited for a core: a lock takes another thread of the program's own. Where
+    # the system tells waits at locks, others, such as for a disk, are not for results.
     locked = max(busy, executing(observed)) if _own_threads(observed) else waited["lock"]
     inside = float(time.filter((looks["state"].is_in(list(waits))) & looks["in_framework"]).sum())
-    left = max(busy - inside - waited["lock"], 0.0)
+    left = 0.0 if waited["lock"] else max(busy - inside, 0.0)
     for state, results in (("lock", locked), ("waiting", left)):
         sure = sure * (1 - waits[state].cast(pl.Float64) * _part(results, waited[state]))
     # A jitted function has no frame: it is called in the program's own line, mostly without the interpreter's lock.

@@ -99,6 +99,18 @@ def test_waits_for_a_core_are_told_where_others_have_it(
     assert training.causes() == causes
 
 
+@pytest.mark.parametrize(("own", "causes"), [(100.0, []), (50.0, ["other-processes"])])
+def test_cores_that_the_process_may_not_use_take_none_from_it(own: float, causes: list[str]) -> None:
+    # Given a process on one core of several, of which others use one, and which uses all or half of its own
+    training = Training(machine={"cores": 1})
+    training.run_steps(delay=round(0.5 * STEP))
+    track = training.rank.track("counter", "cpu")
+    for at in range(0, 3 * STEP, STEP // 2):
+        for name, value in (("other CPU", 100.0), ("process CPU", own)):
+            training.rank.add("counters", ts=ORIGIN + at, track=track, name=name, value=value, unit="%")
+    assert training.causes() == causes
+
+
 @pytest.mark.parametrize(("others", "causes"), [(190.0, []), (390.0, ["other-processes"])])
 def test_other_ranks_of_the_machine_are_not_other_processes(others: float, causes: list[str]) -> None:
     training = Training(machine={"cores": 4, "cpus": 4, "local_ranks": 4})

@@ -285,7 +285,7 @@ def test_what_a_line_does_itself_is_no_computing_for_which_another_line_waits() 
     # Given half of the looks at a wait for results, as long as the program computes, and half at what pickles them
     save = ("/home/me/save.py", "save")
     training = sampled([((TRAIN,), "lock"), ((save, TRAIN), "native"), ((TRAIN,), "lock"), ((save,), "waiting")], "jax")
-    training.call("fusion", STEP // 2 - 1_000_000, [[64, 64]])
+    training.call("fusion", STEP // 2 + 1_000_000, [[64, 64]])
     (finding,) = training.findings()
     assert "save" in finding.title
     assert finding.gain_ns == pytest.approx(STEP / 2, rel=0.1)
