@@ -49,6 +49,7 @@ _OFTEN = 25
 _LEARNED = r"linear|conv|mm$|matmul|einsum|cdist|embedding|lstm|gru$|rnn|batch_norm|layer_norm|group_norm|attention"
 _DRAWS, _CUTS = r"rand|normal|bernoulli|uniform|dropout|multinomial", "aten::detach"
 _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal")
+_TO_NUMPY, _FROM_NUMPY = "aten::resolve_neg", "aten::lift_fresh"
 #: Part of the step from which on work on inputs is told; part of a function's time in its own lines, and most that its
 #: samples and the operators differ by.
 _INPUTS, _IN_LINES, _DIFFER = 0.12, 0.3, 3.0
@@ -196,7 +197,8 @@ def _beside_training(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]
     again = [key in keys for key in zip(apart["name"].to_list(), _weights(apart), strict=True)]
     apart = apart.filter(pl.Series(again, dtype=pl.Boolean))
     steps, within_steps = observed.summary.steps.count, apart["step"].n_unique()
-    if not 0 < within_steps < steps or len(apart) < _REPEATS * within_steps:
+    always = within_steps == steps
+    if not within_steps or len(apart) < _REPEATS * within_steps or (always and not _read_each_step(calls, apart, used)):
         return
     bounds = apart.group_by("step").agg(begin=pl.col("ts").min(), end=pl.col("ts").max())
     line = in_order(observed, calls).join(bounds, on="step").filter(pl.col("ts").is_between("begin", "end"))
@@ -207,10 +209,37 @@ def _beside_training(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]
     if acts >= forwards / 2 and not apart["name"].str.contains("embedding").any():
         return
     time = float(line["until"].sum())
-    if _seldom(observed, time * steps / within_steps):
+    if not always and _seldom(observed, time * steps / within_steps):
         return
     ran = within(calls, line.select(calls.columns))
     yield _evaluation(observed, time, within_steps, explained_calls(ran), graph=False)
+
+
+def _read_each_step(calls: pl.DataFrame, apart: pl.DataFrame, used: pl.DataFrame) -> bool:
+    """Return whether each step reads what one forward without gradients gives, or takes it to NumPy, as scores do.
+
+    An agent that acts has fewer samples than the training, draws, or trains on what NumPy makes of it. What a target
+    or a teacher gives goes into the loss unread.
+    """
+    scored, trained = (
+        max((shape[0] for row in one.select("name", "shapes").iter_rows() for shape in _data(*row) if shape), default=0)
+        for one in (apart, used)
+    )
+    once = max(Counter(zip(apart["name"].to_list(), _weights(apart), strict=True)).values()) <= apart["step"].n_unique()
+    ends = apart.group_by("step").agg(end=pl.col("ts").max())
+    behind = calls.join(ends, on="step").filter(pl.col("ts") > pl.col("end"))
+    layers = behind.filter(pl.col("name").is_in(_PARAMETRIC)).group_by("step").agg(next=pl.col("ts").min())
+    behind = behind.join(layers, on="step", how="left").filter(pl.col("ts") < pl.col("next").fill_null(2**62))
+    reads = behind.filter(pl.col("name").is_in([*_READS, _TO_NUMPY]))
+    returns = behind.filter(pl.col("name").is_in([*_ACTS[:-1], _FROM_NUMPY]))
+    every = reads["step"].n_unique() == apart["step"].n_unique()
+    return once and scored >= trained and every and returns.is_empty()
+
+
+def _data(name: str, shapes: str | None) -> tuple[tuple[int, ...], ...]:
+    """Return the shape of the data that a layer takes, as a tuple of one; an embedding takes its weight first."""
+    place = int("embedding" in name)
+    return sizes(shapes)[place : place + 1]
 
 
 def _seldom(observed: Observed, each: float) -> bool:
@@ -244,12 +273,13 @@ def _detached(calls: pl.DataFrame, unused: pl.DataFrame, used: pl.DataFrame) -> 
 
 def _evaluation(observed: Observed, time: float, steps: int, explains: dict[str, float], *, graph: bool) -> Claim:
     every = observed.summary.steps.count / steps
+    often = f"every {every:.0f} steps" if every > 1 else "in each step"
     looks = _evaluating(observed, time)
     if looks["count"].sum() >= _LOOKS:  # they are of all steps, and see the Python between the operators
         time, explains = float(looks["time"].sum()), explains | observed.explained(looks)
     finding = Finding(
         cause="frequent-evaluation",
-        title=f"{of_step(observed, time)} the model is evaluated, every {every:.0f} steps, "
+        title=f"{of_step(observed, time)} the model is evaluated, {often}, "
         + ("and records a graph for it that no backward uses" if graph else "beside its training"),
         gain_ns=round(0.95 * time), gain_low_ns=round(0.5 * time), gain_high_ns=round(1.3 * time),
         basis="the operators of such forwards in the recorded steps, of which a twentieth stays",

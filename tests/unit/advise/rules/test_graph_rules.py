@@ -285,6 +285,33 @@ def test_forwards_without_gradients_in_some_steps_are_evaluations(
     assert all(finding.gain_ns == pytest.approx(0.95 * 4_000_000 / 3, rel=0.05) for finding in found)
 
 
+@pytest.mark.parametrize(
+    ("samples", "read", "causes"),
+    [
+        (16, "aten::resolve_neg", ["frequent-evaluation"]),
+        (16, "aten::item", ["frequent-evaluation"]),
+        (1, "aten::item", []),
+        (16, "aten::mul", []),
+        (16, "aten::multinomial", []),
+    ],
+    ids=["images that are written", "scores", "an agent", "a target", "many agents"],
+)
+def test_forwards_that_each_step_reads_are_evaluations(samples: int, read: str, causes: list[str]) -> None:
+    training = Training()
+    training.call("aten::embedding", 1000, [[50, 64], [8]], "forward", sequence=9)
+    weights = [[64, 64], [96, 64], [32, 96], [16, 32]]
+    for number, weight in enumerate(weights):
+        forward(training, weight, 10 * number + 10, count=1)
+        backward(training, weight, 10 * number + 10, count=1)
+        update(training, weight)
+    for weight in weights:
+        training.call("aten::linear", 700_000, [[samples, weight[1]], weight])
+    training.call(read, 1000, [[samples, 16]])
+    found = training.findings()
+    assert [finding.cause for finding in found] == causes
+    assert all("in each step" in finding.title for finding in found)
+
+
 def test_an_evaluation_that_few_steps_of_the_run_have_is_not_too_often() -> None:
     # Given one recorded step of three with an evaluation of 4 of 10 ms, and no other step of 40 that takes longer
     training = Training()
