@@ -73,8 +73,8 @@ _PARTS = 4
 #: Parts of the time of a loop over time steps that one fused operator, or a compiled function, saves.
 _FUSED = (0.4, 0.65, 0.9)
 #: The same where the loop calls torch's own cells: on a CPU, the layer runs their operators, too, and only makes the
-#: products with the input at once.
-_OF_CELLS = (0.05, 0.15, 0.4)
+#: products with the input at once. But for the LSTM, whose layer is one operator of oneDNN.
+_OF_CELLS, _LSTM_CELL = (0.05, 0.15, 0.4), "aten::lstm_cell"
 #: Operators of each time step that stay in the forward of such a layer on a CPU: most, usual, least.
 _STAYS = (7.0, 4.5, 2.0)
 #: Parts of the time of an optimizer that foreach saves on a CPU, which has no operator for a list of tensors: it calls
@@ -336,7 +336,7 @@ def _loops(observed: Observed) -> Iterator[Claim]:
     else:
         time = _time_of(observed, calls, of_loop)
     cells = len(calls.filter(pl.col("name").is_in(CELLS))) >= repeats * steps and not observed.summary.on_device
-    saved = _OF_CELLS if cells else _FUSED
+    saved = _OF_CELLS if cells and not (calls["name"] == _LSTM_CELL).any() else _FUSED
     if not (cells or parameters or observed.summary.on_device):  # of torch on a processor it was measured
         each = len(outermost(calls, of_loop).filter(pl.col("phase") == "forward")) / max(called.values())
         low, usual, high = (min(max(1 - stay / max(each, 1.0), _OF_CELLS[1]), _FUSED[2]) for stay in _STAYS)

@@ -296,6 +296,10 @@ def _over_branches(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) 
     if observed.share(gain) < _TOLD or time / (pieces * len(runs) / steps) > _PIECE_NS:
         return
     data, weight = sizes(runs["of"][0])[:2]
+    sums = calls.filter(pl.col("name") == "torch::autograd::AccumulateGrad")["shapes"].to_list()
+    added = sum(sizes(text)[:1] == (weight,) for text in sums)
+    if 0 < added < pieces * steps / 2:  # one layer that is called for each time step
+        return
     finding = Finding(
         cause="many-small-operators",
         title=f"{of_step(observed, time)} a loop gives one tensor to {pieces:.0f} layers of {weight[1]} × {weight[0]} "

@@ -376,3 +376,11 @@ def test_jitted_functions_that_the_program_calls_itself_count_by_their_part_of_t
             training.rank.span(thread, "runtime", at, 400_000, "PjitFunction(act)", step=step)
     found = [one.gain_ns for one in training.findings() if one.cause == "many-small-operators"]
     assert found == ([pytest.approx(0.9 * 20 * 500_000, rel=0.2)] if written else [])
+
+
+@pytest.mark.parametrize(("cell", "part"), [("aten::gru_cell", 0.15), ("aten::lstm_cell", 0.65)])
+def test_a_layer_of_lstm_is_one_operator_and_saves_most_of_its_cells(cell: str, part: float) -> None:
+    training = looped(16, 32)
+    for _ in range(32):
+        training.call(cell, 1000, phase="forward")
+    assert sum(finding.gain_ns or 0 for finding in training.findings()) == pytest.approx(part * 8_809_000, rel=0.01)

@@ -252,6 +252,13 @@ def branches(weights: list[list[int]]) -> Training:
     return training
 
 
+def test_one_layer_behind_each_time_step_is_no_row_of_layers() -> None:
+    # Given 24 calls of a layer whose weight has one sum of its gradients a step
+    training = branches([[4, 64]] * 24)
+    training.call("torch::autograd::AccumulateGrad", 1000, [[4, 64]], "backward")
+    assert not any("one tensor to" in finding.title for finding in training.findings())
+
+
 def test_layers_that_take_one_tensor_one_after_the_other_are_told() -> None:
     [finding] = branches([[4, 64]] * 24).findings()
     assert finding.cause == "many-small-operators"
