@@ -45,6 +45,8 @@ _LOOKS = 10
 #: steps is the user's choice.
 _ACTS = ("aten::multinomial", "aten::normal", "aten::bernoulli", "aten::_local_scalar_dense")
 _OFTEN = 25
+#: Evaluations in the times of all steps from which on those tell them.
+_ANNOUNCED = 3
 #: Operators whose results depend on parameters, or may; those that draw random numbers; that read or cut results.
 _LEARNED = r"linear|conv|mm$|matmul|einsum|cdist|embedding|lstm|gru$|rnn|batch_norm|layer_norm|group_norm|attention"
 _DRAWS, _CUTS = r"rand|normal|bernoulli|uniform|dropout|multinomial", "aten::detach"
@@ -187,9 +189,13 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
 def _beside_training(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     """Forwards without gradients of the layers that are trained, in some of the steps: scores, or text that is written.
 
+    Where the program announces its evaluations, the times of all of them are known, and another rule tells them.
     Where each forward is drawn from or read, an agent acts by it, and trains on what it sees then; unless what is drawn
     are tokens, which the model itself takes next.
     """
+    announced = columns_of(observed.tables, "run_events", "name").filter(pl.col("name").cast(pl.String) == "evaluation")
+    if len(announced) >= _ANNOUNCED:
+        return
     layers = calls.filter(pl.col("name").is_in(_PARAMETRIC))
     used = layers.filter(pl.col("phase") == "forward")
     keys = set(zip(used["name"].to_list(), _weights(used), strict=True))

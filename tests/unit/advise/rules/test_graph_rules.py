@@ -283,6 +283,9 @@ def test_forwards_without_gradients_in_some_steps_are_evaluations(
     found = training.findings()
     assert [finding.cause for finding in found] == causes
     assert all(finding.gain_ns == pytest.approx(0.95 * 4_000_000 / 3, rel=0.05) for finding in found)
+    for number in range(3):  # what the program announces is told by the times of all steps, and once
+        training.rank.add("run_events", name="evaluation", ts=ORIGIN + number * STEP, dur=1000)
+    assert training.causes() == []
 
 
 @pytest.mark.parametrize(
