@@ -23,8 +23,6 @@ from typing import Any
 
 #: Types of the products, by the names that all frameworks share.
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-#: Frameworks that, with one thread, compute on that which calls them, so that its CPU time tells a product's.
-_ONE_CORE = ("torch", "paddle")
 #: Seconds for all measurements; each may end late by one product or copy.
 BUDGET_S = 1.8
 #: Seconds for each product, for the copy, and for the calls.
@@ -47,6 +45,9 @@ class _Framework:
         name: Its package.
         threads: Threads that compute; 0 leaves the framework's choice.
         device: ``cpu`` or ``cuda``.
+
+    Attributes:
+        on_caller: Whether it computes, with one thread, on that which calls it, whose CPU time then tells a product's.
     """
 
     def __init__(self, name: str, threads: int, device: str) -> None:
@@ -54,10 +55,12 @@ class _Framework:
         self._module: Any = import_module(name)
         self.version = str(self._module.__version__)
         self._device = device
+        self.on_caller = False
         getattr(self, f"_begin_{name}")(threads)
 
     def _begin_torch(self, threads: int) -> None:
         torch = self._module
+        self.on_caller = self._device == "cpu"
         if threads:
             torch.set_num_threads(threads)
         self.ones: Callable[[int, int, str], Any] = lambda rows, columns, dtype: torch.ones(
@@ -78,6 +81,7 @@ class _Framework:
 
     def _begin_paddle(self, _threads: int) -> None:
         paddle = self._module
+        self.on_caller = self._device == "cpu"
         self.ones = lambda rows, columns, dtype: paddle.ones([rows, columns], dtype)
         self.wait = lambda value: value
         self.copy = lambda value: value.clone()
@@ -137,7 +141,7 @@ def measure(name: str, threads: int, device: str = "cpu") -> dict[str, Any]:
         "fault_ns": _tried(lambda: _fault(left)),
     }
     took, waited = time.perf_counter() - start, (_delay() - before) / 1e9
-    if name in _ONE_CORE and device == "cpu":
+    if framework.on_caller:
         framework = _Framework(name, 1, device)
         one = {dtype: _tried(partial(_product, framework, dtype, left, time.thread_time)) for dtype in DTYPES}
         found["one_core"] = one

@@ -107,7 +107,7 @@ def c_with_gil(until: float) -> None:
 
 
 def sleeps(until: float) -> None:
-    time.sleep(until - time.perf_counter())
+    time.sleep(max(until - time.perf_counter(), 0))
 
 
 LOCK = threading.Lock()
