@@ -510,14 +510,14 @@ def test_a_script_of_old(tmp_path: Path, pir: str) -> None:
 
 CYCLES = """
 sizes = []
-for number in range(501):
+for number in range(1001):
     profiler.start_profiler("All")
     step()
     with contextlib.redirect_stdout(io.StringIO()):
         profiler.stop_profiler("total", f"{here}/profile")
     if number % 100 == 0:
         gc.collect()  # what only waits for it is not left behind
-    if number in (200, 500):
+    if number in (300, 1000):
         ctypes.CDLL(None).malloc_trim(0)  # nor is what is free
         resident = int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE")
         names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
@@ -534,10 +534,10 @@ EXACT = {"MALLOC_MMAP_THRESHOLD_": "131072", "_RJEM_MALLOC_CONF": "dirty_decay_m
 
 
 @pytest.mark.slow
-def test_five_hundred_cycles_leave_nothing(tmp_path: Path) -> None:
+def test_a_thousand_cycles(tmp_path: Path) -> None:
     done = run(NETWORK + CYCLES, tmp_path, seconds=900, FLAGS_enable_pir_api="1", TMPDIR=str(tmp_path), **EXACT)
     (memory, files, tasks), (memory_then, *then) = json.loads(done.stdout.splitlines()[-1])
     assert then == [files, tasks]
     # Paddle's own recording of memory leaves 1.3 KB a cycle, with paddle.profiler.Profiler(profile_memory=True), too.
-    assert memory_then - memory < 300 * 2048
+    assert memory_then - memory < 700 * 2048
     assert [path.name for path in tmp_path.iterdir()] == ["profile"]
