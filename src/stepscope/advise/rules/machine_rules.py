@@ -143,6 +143,8 @@ def _idle_cores(observed: Observed, cores: int) -> float:
 def _here(observed: Observed, others: float) -> float:
     """Return how many of the process's own cores other processes can have had: what it did not use itself.
 
+    The window says what its other threads use, all steps what the training thread does.
+
     Args:
         observed: The rank.
         others: Cores of the machine that they used.
@@ -150,7 +152,14 @@ def _here(observed: Observed, others: float) -> float:
     cores = _cores(observed)
     counters = columns_of(observed.tables, "counters", "name", "value")
     used = counters.filter(pl.col("name").cast(pl.String) == "process CPU")["value"].drop_nulls().to_numpy()
-    return others if cores is None or not len(used) else min(others, max(cores - float(used.mean()) / 100, 0.0))
+    if cores is None or not len(used):
+        return others
+    process, known = float(used.mean()) / 100, observed.run_steps.drop_nulls("cpu")
+    recorded = known.filter("recorded")
+    if len(recorded):
+        here, ever = (float(steps["cpu"].sum()) / float(steps["dur"].sum()) for steps in (recorded, known))
+        process = max(process - here, 0.0) + ever
+    return min(others, max(cores - process, 0.0))
 
 
 def _others(observed: Observed) -> Iterator[Claim]:

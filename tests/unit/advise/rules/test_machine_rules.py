@@ -111,6 +111,20 @@ def test_cores_that_the_process_may_not_use_take_none_from_it(own: float, causes
     assert training.causes() == causes
 
 
+@pytest.mark.parametrize(("cpu", "causes"), [(STEP, ["other-processes"]), (STEP // 2, [])])
+def test_a_window_in_which_nobody_else_had_the_core_hides_no_other_process(cpu: int, causes: list[str]) -> None:
+    # Given a core that only the process uses in the window: its training thread alone, or other threads of it, too
+    training = Training(machine={"cores": 1})
+    training.run_steps(delay=round(0.5 * STEP), cpu=STEP // 2)
+    for row in training.rank.rows["run_steps"][: training.steps]:
+        row |= {"delay": STEP - cpu, "cpu": cpu}
+    track = training.rank.track("counter", "cpu")
+    for at in range(0, 3 * STEP, STEP // 2):
+        for name in ("other CPU", "process CPU"):
+            training.rank.add("counters", ts=ORIGIN + at, track=track, name=name, value=100.0, unit="%")
+    assert training.causes() == causes
+
+
 @pytest.mark.parametrize(("others", "causes"), [(190.0, []), (390.0, ["other-processes"])])
 def test_other_ranks_of_the_machine_are_not_other_processes(others: float, causes: list[str]) -> None:
     training = Training(machine={"cores": 4, "cpus": 4, "local_ranks": 4})
