@@ -13,7 +13,7 @@ from tests.frameworks.mindspore.test_distributed import msrun
 
 pytestmark = pytest.mark.slow
 
-SLOW, LATE_MS = 1, 40
+SLOW, LATE_MS = 1, 80
 
 TRAINING = """
 import sys, time, numpy as np, mindspore as ms
@@ -48,8 +48,7 @@ def test_the_rank_that_sleeps_is_named(tmp_path: Path) -> None:
     first, *_ = findings(tmp_path, LATE_MS)
     assert (first.cause, first.ranks) == ("host-bound-rank", (SLOW,))
     assert first.added_ns is not None
-    # (what other processes take from the other rank is no part of what this one adds)
-    assert first.added_ns >= 0.8e6 * LATE_MS
+    assert first.added_ns >= 0.9e6 * LATE_MS
 
 
 def test_equal_ranks_are_not_blamed(tmp_path: Path) -> None:

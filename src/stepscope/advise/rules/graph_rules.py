@@ -45,7 +45,7 @@ _LOOKS = 10
 #: steps is the user's choice.
 _ACTS = ("aten::multinomial", "aten::normal", "aten::bernoulli", "aten::_local_scalar_dense")
 _OFTEN = 25
-#: Evaluations in the times of all steps from which on those tell them.
+#: From so many evaluations on that the program announces, their recorded times tell what they take.
 _ANNOUNCED = 3
 #: Operators whose results depend on parameters, or may; those that draw random numbers; that read or cut results.
 _LEARNED = r"linear|conv|mm$|matmul|einsum|cdist|embedding|lstm|gru$|rnn|batch_norm|layer_norm|group_norm|attention"
@@ -227,10 +227,6 @@ def _read_each_step(calls: pl.DataFrame, apart: pl.DataFrame, used: pl.DataFrame
     An agent that acts has fewer samples than the training, draws, or trains on what NumPy makes of it. What a target
     or a teacher gives goes into the loss unread.
     """
-    scored, trained = (
-        max((shape[0] for row in one.select("name", "shapes").iter_rows() for shape in _data(*row) if shape), default=0)
-        for one in (apart, used)
-    )
     once = max(Counter(zip(apart["name"].to_list(), _weights(apart), strict=True)).values()) <= apart["step"].n_unique()
     ends = apart.group_by("step").agg(end=pl.col("ts").max())
     behind = calls.join(ends, on="step").filter(pl.col("ts") > pl.col("end"))
@@ -239,13 +235,13 @@ def _read_each_step(calls: pl.DataFrame, apart: pl.DataFrame, used: pl.DataFrame
     reads = behind.filter(pl.col("name").is_in([*_READS, _TO_NUMPY]))
     returns = behind.filter(pl.col("name").is_in([*_ACTS[:-1], _FROM_NUMPY]))
     every = reads["step"].n_unique() == apart["step"].n_unique()
-    return once and scored >= trained and every and returns.is_empty()
+    return once and _samples(apart) >= _samples(used) and every and returns.is_empty()
 
 
-def _data(name: str, shapes: str | None) -> tuple[tuple[int, ...], ...]:
-    """Return the shape of the data that a layer takes, as a tuple of one; an embedding takes its weight first."""
-    place = int("embedding" in name)
-    return sizes(shapes)[place : place + 1]
+def _samples(layers: pl.DataFrame) -> int:
+    """Return the most samples that a layer takes: the first size of its data. An embedding takes its weight first."""
+    data = [sizes(shapes)["embedding" in name :][:1] for name, shapes in layers.select("name", "shapes").iter_rows()]
+    return max((shape[0] for first in data for shape in first if shape), default=0)
 
 
 def _seldom(observed: Observed, each: float) -> bool:

@@ -108,7 +108,7 @@ def _own_cores(observed: Observed, cores: int) -> tuple[int, int | None]:
 
     Ranks on one machine share its cores, unless each is bound to some. Two hardware threads of a core compute as one.
     """
-    machine, ranks = observed.facts.get("machine"), _ranks_here(observed)
+    machine, ranks = observed.facts.get("machine"), _ranks_left_for_others(observed)
     said = machine if isinstance(machine, dict) else {}
     bound = said.get("cpus") is None or cores < int(said["cpus"])
     each_has = max(cores // ranks, 1) if ranks else None
@@ -117,7 +117,7 @@ def _own_cores(observed: Observed, cores: int) -> tuple[int, int | None]:
     return most, usual
 
 
-def _ranks_here(observed: Observed) -> int | None:
+def _ranks_left_for_others(observed: Observed) -> int | None:
     """Return how many ranks of the job run on this machine; None if its launcher did not say."""
     if int(observed.manifest.get("world_size") or 1) == 1:
         return 1
@@ -140,7 +140,7 @@ def _idle_cores(observed: Observed, cores: int) -> float:
     return cores - 1.0 - (others or 0.0)
 
 
-def _here(observed: Observed, others: float) -> float:
+def _left_for_others(observed: Observed, others: float) -> float:
     """Return how many of the process's own cores other processes can have had: what it did not use itself.
 
     The window says what its other threads use, all steps what the training thread does.
@@ -167,14 +167,17 @@ def _others(observed: Observed) -> Iterator[Claim]:
     if others is None or steps["delay"].null_count() == len(steps):
         return
     # Other ranks of the job are other processes, too. Whether they leave each other cores, the job's findings say.
-    ranks = _ranks_here(observed) or int(observed.manifest.get("world_size") or 1)
+    ranks = _ranks_left_for_others(observed) or int(observed.manifest.get("world_size") or 1)
     if others - (ranks - 1) < OTHERS_USE:
         return
     known = steps.drop_nulls("delay")
     delay = float(known["delay"].sum()) / len(known)
     whole = float(known["dur"].sum()) / len(known)
     # While a thread waits, all of its cores are busy; where others can have been no half of that, its own threads were.
-    if delay < DISTURBED * whole or _here(observed, others) < _HALF * (_cores(observed) or 1) * delay / whole:
+    if (
+        delay < DISTURBED * whole
+        or _left_for_others(observed, others) < _HALF * (_cores(observed) or 1) * delay / whole
+    ):
         return
     finding = Finding(
         cause="other-processes",

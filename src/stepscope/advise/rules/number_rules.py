@@ -147,7 +147,7 @@ def _double(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
 def _saved_by_single(observed: Observed, double: pl.DataFrame) -> tuple[float, float, float]:
     """Return what operators in double precision save in single precision at least, usually and at most, ns per step.
 
-    Where a framework's products in single precision are no faster on this machine, none of their time goes.
+    Products save what the speeds that were measured in both types differ by, which may be nothing.
     """
     products = float(double.filter(pl.col("name").str.contains(_MULTIPLIES))["self"].sum())
     alone = pl.col("name").str.contains(_OF_PADDLE) if observed.framework == "paddle" else pl.lit(value=False)

@@ -139,7 +139,7 @@ class JaxSteps:
         if self._traced:
             program.trains, self._traced = True, False
         if program.trains and self._rank == _UPDATES:
-            self._gives(program, inputs)
+            self._find_optimizer(program, inputs)
         trains = self._rank > _RUNS and program.told is not None and program.told.rank == self._rank
         if trains:
             self._trained(program, inputs, results)
@@ -150,10 +150,10 @@ class JaxSteps:
         if program.evaluates is not False and not trains and self._rank > _RUNS:
             self._may_evaluate(program, inputs, results)
 
-    def _gives(self, gradient: _JittedProgram, inputs: Any) -> None:  # noqa: ANN401 - a pytree
-        """Find the program whose update a gradient is computed for: other programs that update something do not train.
+    def _find_optimizer(self, gradient: _JittedProgram, inputs: Any) -> None:  # noqa: ANN401 - a pytree
+        """Make the program whose last results a gradient is given the optimizer: others that update do not train.
 
-        What a program last returned is kept up to the run that shows that it updates what it is given.
+        What a program last returned is kept until a run shows that it updates what it is given.
         """
         for program in list(self._programs.values()):
             if program is not gradient and program.told is not None and program.given_back(inputs):

@@ -47,7 +47,7 @@ class _Framework:
         device: ``cpu`` or ``cuda``.
 
     Attributes:
-        on_caller: Whether it computes, with one thread, on that which calls it, whose CPU time then tells a product's.
+        on_caller: Whether it computes on the calling thread if it has one thread: its CPU time is the product's.
     """
 
     def __init__(self, name: str, threads: int, device: str) -> None:
