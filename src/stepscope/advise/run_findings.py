@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from stepscope.advise.finding import MISFITS, Finding, Findings, by_gain
+from stepscope.advise.finding import MISFITS, Evidence, Finding, Findings, by_gain
 from stepscope.advise.job_findings import job_findings
 from stepscope.advise.rank_findings import rank_findings
 from stepscope.advise.rules.besides_rules import CAUSES
@@ -17,8 +17,11 @@ from stepscope.cluster.job import Job
 from stepscope.errors import InputError
 from stepscope.run import RankRun, Run
 
-#: A job of more ranks is judged by what its ranks are to each other: reading all of one costs seconds.
+#: Of a job of more ranks these are read whole: the first that findings name, and some of the others.
 _FEW_RANKS = 8
+_NAMED, _USUAL = 2, 3
+#: More bytes of captures are not read for this: it would take seconds.
+_LARGE = 64 << 20
 #: Causes of a rank by itself that say why it keeps others waiting.
 _BECAUSE = {
     "data-wait-rank": frozenset(["data-loader-slow", "slow-collate", "useless-workers", "restarted-workers"]),
@@ -46,13 +49,15 @@ def findings(run: str | Path | Run) -> Findings:
 
 
 def findings_of_job(run: Run, opened: Job) -> list[Finding]:
-    """Return the findings of a job of several ranks, and those that at least half of its ranks share."""
+    """Return the findings of a job of several ranks, and those that at least half of its ranks share.
+
+    Of a job of more than :data:`_FEW_RANKS` ranks, a few of the usual ones speak for all.
+    """
     of_job = job_findings(opened)
     misfits = [finding for finding in of_job if finding.cause in MISFITS]
     others = [finding for finding in of_job if finding.cause not in MISFITS]
-    if len(run.ranks) > _FEW_RANKS or any(rank.reduced for rank in run.ranks):
-        return [*misfits, *by_gain(others)]
-    shared, own = _of_ranks(run.ranks)
+    usual, slow = usual_and_slow(run.ranks, [rank for finding in others for rank in finding.ranks])
+    shared, own = _of_ranks(usual, slow, all_of_them=len(usual) == len(run.ranks))
     known = {finding.cause for finding in shared}
     told = [made_slow_by(finding, own) for finding in others]
     named = [cause for cause in told if cause is not None and cause.cause not in known]
@@ -99,26 +104,53 @@ def _differs(one: Finding, reason: Finding) -> bool:
     return (one.cause, one.ranks) != (reason.cause, reason.ranks)
 
 
-def _of_ranks(ranks: Sequence[RankRun]) -> tuple[list[Finding], list[Finding]]:
-    """Return the findings that at least half of the ranks have, and those of each rank by itself.
+def usual_and_slow(ranks: Sequence[RankRun], named: Sequence[int]) -> tuple[list[RankRun], list[RankRun]]:
+    """Return the ranks that speak for all, and those that findings name: of a few ranks all, and none.
+
+    Ranks of which the captures are not here, or are large, are left out.
+    """
+    if len(ranks) <= _FEW_RANKS:
+        return [*filter(_can_be_read, ranks)], []
+    by_number = {rank.directory.rank: rank for rank in ranks}
+    slow = [by_number[number] for number in [*dict.fromkeys(named)][:_NAMED] if number in by_number]
+    others = [rank for number, rank in by_number.items() if number not in named] or list(ranks)
+    usual = [others[place * (len(others) - 1) // (_USUAL - 1)] for place in range(_USUAL)]
+    return [*filter(_can_be_read, dict.fromkeys(usual))], [*filter(_can_be_read, slow)]
+
+
+def _can_be_read(rank: RankRun) -> bool:
+    try:
+        return sum(path.stat().st_size for capture in rank.captures for path in capture.all) <= _LARGE
+    except (InputError, OSError):
+        return False  # elsewhere, or gone: the job's findings name it
+
+
+def _of_ranks(
+    usual: Sequence[RankRun], slow: Sequence[RankRun], *, all_of_them: bool
+) -> tuple[list[Finding], list[Finding]]:
+    """Return the findings that at least half of the usual ranks have, and those of each rank by itself.
 
     Of each cause that is shared, the one of the median gain is returned.
     """
     own = []
     by_cause: dict[str, list[tuple[int, Finding]]] = defaultdict(list)
-    for rank in ranks:
+    for rank in (*usual, *slow):
         try:
             found = rank_findings(rank)
         except InputError:
             continue  # the job's findings name it
         for finding in {finding.cause: finding for finding in reversed(found)}.values():
-            by_cause[finding.cause].append((rank.rank, finding))
             own.append(msgspec.structs.replace(finding, ranks=(rank.rank,)))
+            if rank in usual:
+                by_cause[finding.cause].append((rank.rank, finding))
     shared = []
     for alike in by_cause.values():
-        if 2 * len(alike) >= len(ranks):
+        if 2 * len(alike) >= len(usual):
             gain = statistics.median_low(finding.gain_ns or 0 for _, finding in alike)
             chosen = next(finding for _, finding in alike if (finding.gain_ns or 0) == gain)
-            some = () if len(alike) == len(ranks) else tuple(rank for rank, _ in alike)
-            shared.append(msgspec.structs.replace(chosen, ranks=some))
+            some = tuple(rank for rank, _ in alike)
+            if not all_of_them:
+                said = f"seen on rank {', '.join(map(str, some))}; of the other ranks only summaries were read"
+                chosen = msgspec.structs.replace(chosen, evidence=(*chosen.evidence, Evidence(text=said)))
+            shared.append(msgspec.structs.replace(chosen, ranks=() if len(alike) == len(usual) else some))
     return shared, own

@@ -16,9 +16,11 @@ from stepscope.cluster.job_tables import Frame, JobTables
 if TYPE_CHECKING:
     from stepscope.cluster.job import Job
 
-#: Parts and phases of a step, in the order in which they are shown, with the columns of the job's steps.
+#: Columns of the job's steps with their parts and phases, in the order in which they are shown.
 _PARTS = ("computing", "communication", "copy", "data_wait", "sync", "host_only", "idle")
-_PHASES = ("data", "forward", "backward", "optimizer", "evaluation", "checkpoint", "other")
+_PHASES = (
+    "data", "forward", "backward", "optimizer", "communication_phase", "evaluation", "checkpoint", "other",
+)  # fmt: skip
 #: Operators that the summary keeps; the screen shows as many of them as there is room for.
 _KEPT = 5
 #: Bars of a histogram over ranks.
@@ -268,7 +270,8 @@ def _over_ranks(steps: Frame, names: Sequence[str]) -> tuple[PartOverRanks, ...]
     found = []
     for name in names:
         total = int(steps[name].sum())
-        part = StepPart(name.replace("_", " "), total, total / len(steps), total / whole if whole else 0.0)
+        label = name.removesuffix("_phase").replace("_", " ")
+        part = StepPart(label, total, total / len(steps), total / whole if whole else 0.0)
         found.append(PartOverRanks(part, _number(means[name].min()) or 0.0, _number(means[name].max()) or 0.0))
     return tuple(found)
 

@@ -70,6 +70,7 @@ _ALL = (
                 may(name, "int64", f"Phase of the step: {name}.", "ns")
                 for name in ("data", "forward", "backward", "optimizer", "evaluation", "checkpoint", "other")
             ),
+            may("communication_phase", "int64", "Phase of the step: communication outside of the other phases.", "ns"),
             may("data_total", "int64", "Waiting for batches, also while something works.", "ns"),
             may("preparing", "int64", "From the start of the step to its first device work.", "ns"),
             may("garbage", "int64", "Pauses of the garbage collector.", "ns"),

@@ -1,9 +1,16 @@
-"""A slow rank is told by what it does besides training, if that is why it is slow."""
+"""The findings of a job: a slow rank is told by why it is slow, and what the ranks share is told once."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
+
+import stepscope
 from stepscope.advise.finding import Evidence, Finding
 from stepscope.advise.run_findings import made_slow_by, of_its_rank, reason_of, with_reason
+from stepscope.cli.main import main
 
 
 def finding(cause: str, rank: int, gain: int, added: int | None = None) -> Finding:
@@ -36,3 +43,56 @@ def test_a_rank_that_waits_for_its_data_says_what_its_own_samples_show() -> None
     assert [one.text for one in told.evidence] == ["data-wait-rank", "data-loader-slow"]
     assert (told.cause, told.gain_ns, told.evidence[1].rank) == ("data-wait-rank", 10, 1)
     assert reason_of(finding("host-bound-rank", 1, 10, added=12), [other]) is other
+
+
+def waiting_ranks(directory: Path, ranks: int, *, waits: set[int]) -> Path:
+    """Kineto files of ranks that take five steps of 100 ms; some wait 60 ms in each for their data."""
+    directory.mkdir()
+    for rank in range(ranks):
+        wait = 60_000 if rank in waits else 0
+        parts = [
+            ("user_annotation", "ProfilerStep#{}", 0, 100_000),
+            ("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, wait),
+            ("cpu_op", "aten::mm", wait, 90_000 - wait),
+            ("cpu_op", "gloo:all_reduce", 90_000, 10_000),
+        ]
+        events = [
+            {
+                "ph": "X",
+                "pid": 7,
+                "tid": 7,
+                "cat": category,
+                "name": name.format(step),
+                "ts": step * 100_000 + ts,
+                "dur": dur,
+            }
+            for step in range(5)
+            for category, name, ts, dur in parts
+            if dur
+        ]
+        info = {"backend": "gloo", "rank": rank, "world_size": ranks}
+        trace = {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}
+        (directory / f"rank{rank}.pt.trace.json").write_text(json.dumps(trace))
+    return directory
+
+
+@pytest.mark.parametrize("ranks", [4, 16])
+def test_what_all_ranks_share_is_told_at_any_number_of_ranks(tmp_path: Path, ranks: int) -> None:
+    [finding] = stepscope.findings(waiting_ranks(tmp_path / "job", ranks, waits={*range(ranks)}))
+    assert (finding.cause, finding.ranks) == ("data-loader-slow", ())
+    assert finding.gain_ns == pytest.approx(60e6, rel=0.1)
+    assert any("seen on rank 0, 7, 15;" in one.text for one in finding.evidence) == (ranks == 16)
+
+
+def test_what_one_usual_rank_of_many_has_is_not_told_of_all(tmp_path: Path) -> None:
+    shared = [one for one in stepscope.findings(waiting_ranks(tmp_path / "job", 16, waits={7})) if 7 not in one.ranks]
+    assert shared == []
+
+
+def test_a_reduced_job_tells_what_its_ranks_share_where_their_captures_are(tmp_path: Path) -> None:
+    captures, reduced = waiting_ranks(tmp_path / "job", 16, waits={*range(16)}), tmp_path / "reduced"
+    assert main(["reduce", str(captures), "--output", str(reduced)]) == 0
+    assert [one.cause for one in stepscope.findings(reduced)] == ["data-loader-slow"]
+    # When the captures are gone, the summaries still say what the ranks are to each other
+    captures.rename(tmp_path / "elsewhere")
+    assert stepscope.findings(reduced) == []

@@ -15,7 +15,7 @@ from stepscope.analyse.operators.operator_calls import or_negative, rows_of
 from stepscope.analyse.step import sample
 from stepscope.analyse.step.activity import Windows, located, of_kinds, on_tracks, span_codes, span_kinds, windows
 from stepscope.analyse.step.framework import framework_of
-from stepscope.analyse.step.phase_times import phase_times
+from stepscope.analyse.step.phase_times import SHOWN, phase_times
 from stepscope.analyse.step.run_steps import summarised
 from stepscope.analyse.step.step_trace_time import Split, split
 from stepscope.cluster.rank_summary import NULL, ColumnValues, Integers, RankSummary, Texts
@@ -34,7 +34,7 @@ _PARTS = {
     name: name.replace(" ", "_")
     for name in ("computing", "communication", "copy", "data wait", "sync", "host only", "idle")
 }
-_PHASES = ("data", "forward", "backward", "optimizer", "evaluation", "checkpoint", "other")
+_PHASES = {name: "communication_phase" if name == "communication" else name for name in SHOWN}
 #: Parts that are not known from a sample of the operators, on a rank with a device.
 _OF_THE_HOST = ("sync", "host only", "idle")
 _NULL = pl.Series([NULL])
@@ -250,7 +250,7 @@ def _steps(tables: Tables, parts: Split, marks: Windows, *, recorded: bool) -> d
         "dur": end - start,
         **{column: nothing if name in unknown else parts.parts[name] for name, column in _PARTS.items()},
         "overlapped": nothing if "communication" in unknown else communication - parts.parts["communication"],
-        **{name: phases.get(name, nothing) for name in _PHASES},
+        **{column: phases.get(name, nothing) for name, column in _PHASES.items()},
         "data_total": work.data.within(marks.start, marks.end) if len(work.data) else nothing,
         "preparing": np.minimum(busy.first_from(start), end) - start if work.on_device else nothing,
         "garbage": unite(*pauses).within(marks.start, marks.end) if recorded or len(pauses[0]) else nothing,

@@ -57,6 +57,17 @@ def test_parts_and_what_is_not_recorded() -> None:
     assert (step["garbage"], step["cpu"], step["delay"], step["data_total"]) == (None,) * 4
 
 
+def test_the_phases_of_a_step_add_up_to_it() -> None:
+    rank = on_a_device()
+    phases = {"gemm": "forward", "ncclDevKernel_AllReduce": "communication"}
+    for span in rank.rows["spans"]:
+        span["phase"] = phases.get(span["name"])
+    steps = job_of(rank).steps
+    others = steps["forward", "backward", "optimizer", "data", "evaluation", "checkpoint", "other"].sum_horizontal()
+    assert steps["communication_phase"].to_list() == [100]
+    assert (others + steps["communication_phase"]).equals(steps["dur"], check_names=False)
+
+
 def test_a_recording_of_our_own_knows_that_nothing_was_collected() -> None:
     assert job_of(on_a_device(), source="recording").steps["garbage"].to_list() == [0]
 
