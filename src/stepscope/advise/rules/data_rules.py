@@ -224,10 +224,9 @@ def _limit(observed: Observed, loading: _Loading) -> bool:
 
 def _held_by_loader(observed: Observed) -> pl.DataFrame:
     """Return the looks outside of loading at which the training wants the GIL, if the thread that loads holds it."""
-    looks = observed.looks.filter((pl.col("state") == "gil") & (pl.col("phase") != "data").fill_null(value=True))
-    if looks["count"].sum() >= _HELD and loads_data(observed.stacks.get(lock_holder(observed)[2], ())):
-        return looks
-    return looks.clear()
+    holder, _, stack = lock_holder(observed)
+    looks = wanting_lock(observed, holder).filter((pl.col("phase") != "data").fill_null(value=True))
+    return looks if looks["count"].sum() >= _HELD and loads_data(observed.stacks.get(stack, ())) else looks.clear()
 
 
 def _starting(observed: Observed) -> list[int]:
@@ -551,3 +550,24 @@ def lock_holder(observed: Observed) -> tuple[str, str, int]:
     by_place = joined.group_by("thread", "file", "line").agg(pl.col("time").sum(), pl.col("stack").min())
     thread, file, line, _, stack = by_place.sort("time", descending=True).row(0)
     return str(thread), observed.place(str(file), int(line)), int(stack)
+
+
+def wanting_lock(observed: Observed, holder: str) -> pl.DataFrame:
+    """Return the looks at which the training wants the GIL, without the time in which its holder waits for a core.
+
+    Args:
+        observed: The rank.
+        holder: Name of the thread that holds it.
+    """
+    samples = columns_of(observed.tables, "samples", "ts", "dur", "process", "thread", "name", "worker", "state")
+    samples = samples.filter(pl.col("worker").is_null()).with_columns(pl.col("name", "state").cast(pl.String))
+    main, middle = pl.col("thread") == pl.col("process"), pl.col("ts") + pl.col("dur") // 2
+    wanted = samples.filter(main & (pl.col("state") == "gil")).select(middle.alias("ts"), "dur").sort("ts")
+    beside = samples.filter(~main & (pl.col("name") == holder)).select("ts", held="state").sort("ts")
+    looks = observed.looks.filter(pl.col("state") == "gil")
+    if wanted.is_empty() or beside.is_empty():
+        return looks
+    # One look sees all threads, one after the other: those at the middle of the time that a look stands for are its.
+    held = wanted.join_asof(beside, on="ts")
+    waits = float(held.filter(pl.col("held") == "core")["dur"].sum()) / max(float(held["dur"].sum()), 1.0)
+    return looks.with_columns(pl.col("time") * (1 - waits))

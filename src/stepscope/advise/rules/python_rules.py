@@ -13,7 +13,7 @@ from stepscope.advise.calls import executing, recorded_calls
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
-from stepscope.advise.rules.data_rules import loads_data, lock_holder
+from stepscope.advise.rules.data_rules import loads_data, lock_holder, wanting_lock
 from stepscope.advise.rules.memory_rules import pages_read_again
 from stepscope.analyse.quantities import duration_text, percent_text
 from stepscope.analyse.stacks.sampled_time import sampled_time
@@ -429,11 +429,11 @@ def _garbage(observed: Observed) -> Iterator[Claim]:
 
 
 def _gil(observed: Observed) -> Iterator[Claim]:
-    looks = observed.looks.filter(pl.col("state") == "gil")
+    holder, line, stack = lock_holder(observed)
+    looks = wanting_lock(observed, holder)
     seen = float(looks["time"].sum())
     if observed.share(seen) < _TOLD or looks["count"].sum() < _LOOKS:
         return
-    holder, line, stack = lock_holder(observed)
     if not holder or loads_data(observed.stacks.get(stack, ())):
         return
     who, beside = f"thread {holder}", observed.looks.filter((pl.col("state") == "lock") & ~pl.col("in_framework"))

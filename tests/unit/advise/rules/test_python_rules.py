@@ -151,6 +151,27 @@ def test_the_lock_of_python_that_a_loaders_thread_holds_is_a_matter_of_loading()
     assert held.causes() == ["gil-contention"]
 
 
+@pytest.mark.parametrize(
+    ("holder", "cause"),
+    [
+        ((("/home/me/data.py", "__getitem__"), (f"{PACKAGES}/paddle/io/dataloader/fetcher.py", "fetch")),
+         "data-loader-slow"),
+        ((("/home/me/other.py", "poll"),), "gil-contention"),
+    ],
+    ids=["a loader's thread", "another thread"],
+)  # fmt: skip
+def test_the_lock_of_python_costs_nothing_while_the_thread_that_holds_it_waits_for_a_core(
+    holder: Frames, cause: str
+) -> None:
+    # Given a training thread that wants the lock half of the time, of which its holder has a core for a quarter
+    wanted = [((TRAIN,), "gil"), (((f"{PACKAGES}/paddle/nn/layer/layers.py", "Layer.__call__"), TRAIN), "native")]
+    training = sampled(wanted, "paddle")
+    see(training, [(holder, "python"), (holder, "python"), *[(holder, "core")] * 6], thread=101)
+    [finding] = training.findings()
+    assert finding.cause == cause
+    assert finding.gain_ns == pytest.approx(STEP / 8, rel=0.05)
+
+
 def test_a_thread_that_holds_the_lock_of_python_costs_all_that_the_training_waits() -> None:
     # Given looks that see one step in five, because who looks wants the lock, too: the training thread wants it or
     # waits at the queue of that thread, and has the core for a tenth of its steps
