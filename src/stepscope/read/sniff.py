@@ -16,6 +16,7 @@ from stepscope.read import collapsed, pprof
 from stepscope.read.ascend import ascend_files
 from stepscope.read.chrome_json.document import Document
 from stepscope.read.common.source import DEEPEST, HEAD, Capture, Directories, rank_in_name, read_blocks
+from stepscope.read.common.torch_events import KEYS_OF_KINETO
 from stepscope.read.kineto.kineto_facts import KinetoFacts
 from stepscope.read.memory_snapshot import snapshot_reader
 from stepscope.read.mindspore import mindspore_files
@@ -49,8 +50,11 @@ _POSSIBLE = re.compile(
 MOST_STRANGERS, _MOST_BLOCKS = 500, 3
 #: First bytes that show a format of protocol buffers.
 _MOST_HEAD = 4096
-# Only Paddle numbers the recordings of a process before the list of events; the spelling changed.
-_PADDLE_JSON = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{[^\[\]]{0,2000}"span_ind(?:ex|x)"\s*:')
+# Only Paddle numbers the recordings of a process before the list of events; the spelling changed. What stepscope
+# exports of such a file keeps the number; its form is PyTorch's, with a base of its times.
+_PADDLE_JSON = re.compile(
+    rb'(?:\xef\xbb\xbf)?\s*\{(?![^\[\]]{0,2000}"baseTimeNanoseconds")[^\[\]]{0,2000}"span_ind(?:ex|x)"\s*:'
+)
 #: First bytes of files that hold another one → what they are, and the command that takes it out.
 _PACKED = {
     b"\xfd7zXZ\x00": ("compressed by xz", "xz -d"),
@@ -70,8 +74,6 @@ _OF_PADDLE = re.compile(r"(?P<worker>host_(?P<host>.+)pid_\d+)_time_.*")
 _RANK_DIRECTORY = re.compile(r"rank[-_]?(\d{1,6})", re.IGNORECASE)
 _FIRST_TIME = re.compile(rb'"ts"\s*:\s*"?(-?\d{1,18})(?:\.(\d{1,9}))?[",}\s]')
 
-#: Keys before or after the list of events that only PyTorch's profilers write.
-_OF_KINETO = frozenset({"schemaVersion", "deviceProperties", "baseTimeNanoseconds", "traceName"})
 #: Processes that only the timelines of CANN, torch_npu and MindSpore have; msprof adds a number.
 _ASCEND_PROCESS = re.compile(
     rb'"args"\s*:\s*\{\s*"name"\s*:\s*"(?:Ascend Hardware|Overlap Analysis|Scope Layer|CPU OP|CANN)(?:\s*\([^")]*\))?"'
@@ -297,7 +299,7 @@ def _of_kineto(path: Path, head: bytes, rest: Iterator[bytes], *, certain: bool)
     if not certain and not document.is_object and b'"ph"' not in text[:HEAD]:
         message = f"{path} is a list of something else than events."
         raise NotATraceError(message, LOOKED_FOR)
-    if not document.metadata.keys() & _OF_KINETO and _names_ascend(chain([text], rest)):
+    if not document.metadata.keys() & KEYS_OF_KINETO and _names_ascend(chain([text], rest)):
         return Capture("ascend", path, {"trace": [path]}, rank_in_name(path), worker=str(path))
     facts = KinetoFacts(document.metadata)
     named = _OF_TENSORBOARD.fullmatch(path.name)

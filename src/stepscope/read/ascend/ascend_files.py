@@ -16,6 +16,7 @@ from typing import Any
 from stepscope.errors import InputError, NotATraceError
 from stepscope.read.common.database.sqlite import has_table
 from stepscope.read.common.source import DEEPEST, HEAD, Capture, Directories, open_trace, rank_in_name
+from stepscope.read.common.torch_events import KEYS_OF_KINETO
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 _FRAMEWORK = "FRAMEWORK"
@@ -163,7 +164,7 @@ def single(path: Path) -> Capture | None:
     sort = next((sort for sort, pattern in NAMES.items() if pattern.fullmatch(path.name)), None)
     if sort is None or sort == "device":  # other programs write files of these names too
         return None
-    if sort == "trace" and _is_of_a_gpu(path):
+    if sort == "trace" and _is_of_kineto(path):
         return None
     # Beside the file, or above ASCEND_PROFILER_OUTPUT, lies what says the rank.
     root = path.parent.parent if _INNER.fullmatch(path.parent.name) else path.parent
@@ -176,14 +177,14 @@ def single(path: Path) -> Capture | None:
     return Capture("ascend", path, {sort: [path]}, _rank_of(root, facts) if rank is None else rank, worker=str(path))
 
 
-def _is_of_a_gpu(path: Path) -> bool:
-    """Return whether a timeline is that of a GPU, in PyTorch's form; what stepscope exports has Ascend's name, too."""
+def _is_of_kineto(path: Path) -> bool:
+    """Return whether a timeline is in PyTorch's form; what stepscope exports has Ascend's name, too."""
     try:
         with open_trace(path) as file:
             head = file.read(HEAD).lstrip()
     except InputError:  # it is named where it is read
         return False
-    return head.startswith(b"{") and b'"deviceProperties"' in head
+    return head.startswith(b"{") and any(b'"%b"' % key.encode() in head for key in KEYS_OF_KINETO)
 
 
 def sort_of_content(path: Path, head: bytes) -> str | None:
@@ -256,7 +257,7 @@ def _files_of_capture(directory: Path, directories: Directories) -> tuple[dict[s
     files: dict[str, list[Path]] = {}
     for path in [*(directory / name for name in names if _ANY.fullmatch(name)), *_below(directory, below, directories)]:
         sort = next((sort for sort, pattern in _ALL_NAMES.items() if pattern.fullmatch(path.name)), None)
-        if sort is not None and not (sort == "trace" and _is_of_a_gpu(path)):
+        if sort is not None and not (sort == "trace" and _is_of_kineto(path)):
             files.setdefault(sort, []).append(path)
     return files, inner
 

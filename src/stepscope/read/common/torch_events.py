@@ -12,6 +12,9 @@ from stepscope.read.common.nesting import Integers
 from stepscope.read.common.part_builder import KIND_CODE, PartBuilder, whole_number
 from stepscope.trace.tables import of_arrays
 
+#: Keys before or after the list of events that only files in the form of PyTorch's profilers have.
+KEYS_OF_KINETO = frozenset({"schemaVersion", "deviceProperties", "baseTimeNanoseconds", "traceName"})
+
 #: Category of an event → kind of its span.
 KIND_OF_CATEGORY = {
     "kernel": "kernel",

@@ -52,7 +52,9 @@ _CATEGORIES: dict[str, tuple[str, str]] = {
     "compile": ("user_annotation", "user_annotation"),
     "other": ("user_annotation", "kernel"),
 }
-_STREAM = Argument("stream", "stream", "integer")
+#: What makes up the work of a stream lies on lanes of its own; readers count as work what has a category of work.
+_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+_DEVICE, _STREAM = Argument("device", "device", "integer"), Argument("stream", "stream", "integer")
 #: How PyTorch names its range around a collective: ``nccl:all_reduce``, not ``c10d::allreduce_``.
 _BACKEND_RANGE = re.compile(r"\w+:(?!:)")
 #: Kineto's category (and name) of each kind of arrow.
@@ -156,8 +158,13 @@ def _name(what: str, pid: int, tid: int, **arguments: object) -> str:
 
 
 def _slices(timeline: Timeline, chunk: pl.DataFrame, base: int) -> pl.Series:
-    arguments = [(argument, chunk[argument.column]) for argument in OWN] + timeline.details.of(chunk["id"])
-    arguments.append((_STREAM, _waiting_streams(chunk, timeline)))
+    arguments = [(argument, chunk[argument.column]) for argument in OWN]
+    arguments += [each for each in timeline.details.of(chunk["id"]) if each[0].name not in ("device", "stream")]
+    devices = [lane.device for lane in timeline.lanes]
+    # A stream without a number has that of its lane: readers find streams by device and number.
+    streams = [lane.tid if lane.is_stream and lane.stream is None else lane.stream for lane in timeline.lanes]
+    for argument, numbers in ((_DEVICE, devices), (_STREAM, streams)):
+        arguments.append((argument, pl.Series(numbers, dtype=pl.Int64).gather(chunk["lane"])))
     columns = {f"a{number}": _argument(*each, timeline.details.texts) for number, each in enumerate(arguments)}
     frame = pl.DataFrame(
         {
@@ -192,18 +199,14 @@ def _at(lanes: list[Lane]) -> pl.Series:
 
 
 def _category(chunk: pl.DataFrame, timeline: Timeline) -> pl.Series:
-    on_device = pl.Series([lane.on_device for lane in timeline.lanes], dtype=pl.Boolean).gather(chunk["lane"])
+    on_device = pl.Series([lane.device is not None for lane in timeline.lanes], dtype=pl.Boolean).gather(chunk["lane"])
     host, device = ({kind: pair[side] for kind, pair in _CATEGORIES.items()} for side in (0, 1))
     kind = chunk["kind"]
     category = kind.replace_strict(host).zip_with(~on_device, kind.replace_strict(device))
+    beside = pl.Series([lane.device is not None and not lane.is_stream for lane in timeline.lanes], dtype=pl.Boolean)
+    category = category.set(beside.gather(chunk["lane"]) & category.is_in(_WORK), "gpu_user_annotation")
     ranges = pl.Series([bool(_BACKEND_RANGE.match(name)) for name in timeline.names.texts], dtype=pl.Boolean)
     return category.set(ranges.gather(chunk["name"]) & (kind == "collective") & ~on_device, "user_annotation")
-
-
-def _waiting_streams(chunk: pl.DataFrame, timeline: Timeline) -> pl.Series:
-    """Return the stream of waits on streams, which have no details; Kineto says it, and readers go by it."""
-    stream = pl.Series([lane.stream for lane in timeline.lanes], dtype=pl.Int64).gather(chunk["lane"])
-    return stream.set(chunk["kind"] != "sync", None)
 
 
 def us_text(column: str) -> pl.Expr:

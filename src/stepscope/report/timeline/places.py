@@ -48,7 +48,8 @@ class Lane:
         name: Name to show.
         order: Place among all lanes.
         is_thread: Whether it is a host thread, which is a thread for the viewer too.
-        on_device: Whether it is a device's: a stream or the annotations on one.
+        is_stream: Whether it is a stream of a device, where work lies.
+        device: Index of the device that it belongs to, a stream or what lies beside the streams; None on a host.
         stream: Number of the stream it belongs to; None if it has none.
     """
 
@@ -56,8 +57,9 @@ class Lane:
     tid: int
     name: str
     order: int
-    is_thread: bool
-    on_device: bool
+    is_thread: bool = False
+    is_stream: bool = False
+    device: int | None = None
     stream: int | None = None
 
 
@@ -103,13 +105,17 @@ class Places:
         tid = self._thread(process, wanted if number == 0 and track["kind"] in ("thread", "stream") else None)
         name = track["name"] if number == 0 else f"{track['name']} ({number + 1})"
         is_thread = track["kind"] == "thread" and number == 0
-        return Lane(process, tid, name, next(self._lanes), is_thread, track["device"] != "cpu", track["stream"])
+        index = track["device"].rpartition(":")[2]
+        device = None if track["device"] == "cpu" else int(index) if index.isdecimal() else 0
+        return Lane(
+            process, tid, name, next(self._lanes), is_thread, track["kind"] == "stream", device, track["stream"]
+        )
 
     def steps_lane(self, number: int) -> Lane:
         """Return a new lane for steps."""
         process = self.home()
         name = "steps" if number == 0 else f"steps ({number + 1})"
-        return Lane(process, self._thread(process, None), name, next(self._lanes), is_thread=False, on_device=False)
+        return Lane(process, self._thread(process, None), name, next(self._lanes))
 
     def _process(self, key: _Key, host: str) -> Process:
         if key not in self._processes:

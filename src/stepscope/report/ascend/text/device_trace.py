@@ -142,7 +142,7 @@ class _TraceThreads:
         return self._slices[lane, kind]
 
     def _place(self, number: int, lane: Lane, kind: str) -> tuple[int, int]:
-        if lane.on_device:
+        if lane.device is not None:
             pid = self.process("Ascend Hardware")
             return pid, self.thread(pid, number, f"{lane.process.name}: {lane.name}", lane.tid)
         host = "CPU OP" if kind in ("operator", "collective") else "MindSpore"
@@ -213,7 +213,7 @@ def _slices(timeline: Timeline, chunk: pl.DataFrame, work: RankWork, threads: _T
     """Return the slices to write, with the resolved steps instead of the source's marks."""
     chunk = chunk.filter((pl.col("kind") != "step") | pl.col("id").is_null())
     names = pl.Series(timeline.names.json, dtype=pl.String).gather(chunk["name"])
-    device = pl.Series([lane.on_device for lane in timeline.lanes], dtype=pl.Boolean).gather(chunk["lane"])
+    device = pl.Series([lane.device is not None for lane in timeline.lanes], dtype=pl.Boolean).gather(chunk["lane"])
     stream = pl.Series([lane.stream for lane in timeline.lanes], dtype=pl.Int64).gather(chunk["lane"])
     frame = chunk.select("id", "ts", "dur", "kind", "correlation", "sequence")
     frame = pl.concat([frame, _at(chunk, threads)], how="horizontal")
