@@ -33,7 +33,7 @@ WITH_WAITS = ("json", "db")
 #: A job of so many ranks also gets the files of each rank; of a larger one, ``--rank`` asks for them.
 _FEW_RANKS = 8
 #: Lines below the screen of a job.
-_BELOW = 4
+_BELOW = 5
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,8 @@ def show(run: Run, answer: JobAnswer | None, *, refused: OutputError | None = No
             else [f"              stepscope export {path} --to csv,json --output DIR   (writes them elsewhere)"]
         ),
         *rank,
-        f" timeline     stepscope export {path} --to pftrace   (for ui.perfetto.dev)\n",
+        f" timeline     stepscope export {path} --to pftrace   (for ui.perfetto.dev)",
+        f" next         stepscope view {path}   or, after a change, stepscope compare {path} NEW\n",
     ]
     for line in lines:
         console.print(line, soft_wrap=True, markup=False)

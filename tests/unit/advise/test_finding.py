@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stepscope.advise.finding import CAUSES, Confidence, Finding, failing
+from stepscope.advise.rank_findings import WORTH
 
 ROOT = Path(__file__).parents[3]
 
@@ -25,6 +26,11 @@ def test_every_cause_is_in_the_catalogue_and_has_its_section() -> None:
     sections = {line.removeprefix("### ") for line in page.splitlines() if line.startswith("### ")}
     assert sections == CAUSES
     assert set(causes()) <= CAUSES
+
+
+def test_the_page_says_below_which_gain_nothing_is_told() -> None:
+    page = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
+    assert page.count(f"{100 * WORTH:.0f} % of the step is not told") == 2
 
 
 def test_limits_on_the_program_do_not_count_what_others_do_on_the_machine() -> None:

@@ -85,6 +85,7 @@ def test_a_run_that_cannot_be_written_to(
     assert reported.partition(" results ")[0] == summary
     assert "Cannot write" in reported
     assert f"stepscope export {run} --to csv,json --output DIR" in reported
+    assert f" next         stepscope view {run}   or, after a change, stepscope compare {run} NEW\n" in reported
     assert "spans" in checked
     written = expected / "rank0" / "results" / "step_trace_time.csv"
     assert (tmp_path / "files" / "step_trace_time.csv").read_bytes() == written.read_bytes()
