@@ -76,6 +76,7 @@ CASES = (
     _case("recomputation", "recomputation"),
     _case("one_hot_product", "one-hot-product"),
     _case("plain_attention", "attention-not-fused"),
+    _case("pairwise_distances", "pairwise-broadcast"),
     _case("frequent_evaluation", "frequent-evaluation"),
     _case("frequent_checkpoint", "frequent-checkpoint"),
     _case("double_precision", "double-precision"),

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import numpy as np
 import polars as pl
@@ -59,11 +60,13 @@ _WAITING = ("sleep", "io", "lock", "child", "waiting")
 _QUEUES = re.compile(r"multiprocessing[/\\](?:connection|queues|popen_fork|resource)|selectors\.py$|threading\.py$")
 #: What fetches the samples of a batch, in PyTorch and Paddle.
 _FETCH = re.compile(r"(?:torch[/\\]utils[/\\]data[/\\]_utils[/\\]fetch|paddle[/\\]io[/\\]dataloader[/\\]fetcher)\.py$")
+#: What asks a sampler of PyTorch for the next indices.
+_ORDERS = re.compile(r"torch[/\\]utils[/\\]data[/\\](?:sampler\.py:|dataloader\.py:.*_next_index$)")
 #: What makes batches; some frameworks do so in a thread of the training process.
 _LOADS = re.compile(r"(?:torch[/\\]utils[/\\]data|paddle[/\\]io|mindspore[/\\]dataset)[/\\]")
 #: What goes on in most of the time, for the title.
 _MADE = {"training": " in the training process", "thread": " in a thread of the training process"}
-_MAKES = {"sample": "samples are made", "collate": "they are collated"}
+_MAKES = {"sample": "samples are made", "collate": "they are collated", "order": "a sampler chooses its samples"}
 #: How batches are loaded beside the training, by framework; ``{}`` is the number of workers. JAX has no loader.
 _LOADER = {
     "torch": "Load in workers: DataLoader(…, num_workers={}, persistent_workers=True)",
@@ -90,7 +93,7 @@ class _Loading:
     """Where the time goes in which batches are made, ns per step, all workers together.
 
     Attributes:
-        stages: ``sample``, ``collate`` and ``loader`` with their time.
+        stages: ``sample``, ``collate``, ``order`` (the program's own sampler) and ``loader`` with their time.
         lines: Own lines with their time, the longest first.
         working: Time on a core.
         waiting: Time in which it sleeps, reads or waits for a lock.
@@ -374,6 +377,10 @@ def _advice(observed: Observed, wait: float, loading: _Loading) -> tuple[str, fl
     on_core = loading.working / loading.whole if loading.whole else 1.0
     least = _LEAST_WORKERS.get(observed.framework, 1)
     needed, cores = workers_needed(made, rest, on_core, None, least), waits.cores
+    place = observed.place(*loading.lines[0][:2]) if loading.lines else ""
+    cheaper = f"Make what {place} does cheaper: do it once before the training, or for a whole batch in one call"
+    if loading.stages.get("order", 0.0) >= _MOST * loading.whole > 0:
+        return f"{cheaper}. Workers do not help: a sampler runs in the training process.", 0.0
     ordering = observed.looks_through("torch/utils/data/sampler.py", "__iter__")
     if loading.where == "training" and float(ordering["time"].sum()) >= _MOST * wait:
         return (
@@ -385,8 +392,6 @@ def _advice(observed: Observed, wait: float, loading: _Loading) -> tuple[str, fl
         batches = _WHOLE_BATCHES.get(observed.framework, "Take whole batches from the data in one call")
         return f"{batches}. A worker does not pay: sending a batch takes as long as making it.", 0.5 * wait
     most = workers_needed(made, rest, on_core, cores, least)
-    place = observed.place(*loading.lines[0][:2]) if loading.lines else ""
-    cheaper = f"Make what {place} does cheaper: do it once before the training, or for a whole batch in one call"
     if cores == 1 and on_core >= _MOST:
         return f"{cheaper if place else 'Make loading cheaper'}: the process may use one core.", 0.0
     after = max(rest, made / most)
@@ -532,7 +537,10 @@ def _stage(frames: list[SampledFrame]) -> str:
             return "sample" if re.search(r"__getitems?__$|__next__$|__iter__$", inside.function) else "collate"
         inside = frame
     makes = any(frame.own and frame.function.endswith("__getitem__") for frame in frames) or not loads_data(frames)
-    return "sample" if makes else "loader"
+    inner = list(takewhile(lambda frame: not _LOADS.search(frame.file or ""), frames))
+    caller = next((f"{frame.file}:{frame.function}" for frame in frames[len(inner) :]), "")
+    orders = any(frame.own for frame in inner) and _ORDERS.search(caller)
+    return "sample" if makes else "order" if orders else "loader"
 
 
 def lock_holder(observed: Observed) -> tuple[str, str, int]:

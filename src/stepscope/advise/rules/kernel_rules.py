@@ -1,15 +1,24 @@
-"""Kernels that take longer than they need to: their type of numbers, attention in pieces, and slowed clocks."""
+"""Work that another type, another operator or a cooler device makes faster: products in pieces, slowed clocks."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.advise.calls import explained_calls, of_step, recorded_calls, within
+from stepscope.advise.calls import (
+    each,
+    elements,
+    explained_calls,
+    of_step,
+    recorded_calls,
+    sizes,
+    within,
+)
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
@@ -39,6 +48,15 @@ _NEAR = 8
 _WORK = 0.02
 #: Parts that a fused attention saves of the products: least, usual, most; and of what lies between them.
 _OF_PRODUCTS, _OF_BETWEEN = (0.0, 0.4, 0.7), (0.7, 0.9, 1.0)
+#: Operators that combine each row of one tensor with each row of another, what they do next with each number, and the
+#: sums over the numbers of a pair; those that do all of it.
+_COMBINES, _EACH = ("aten::sub", "aten::mul"), ("aten::pow", "aten::square", "aten::mul", "aten::abs")
+_SUMS = ("aten::sum", "aten::mean", "aten::norm", "aten::linalg_vector_norm")
+_OF_PAIRS = ("aten::cosine_similarity", "aten::pairwise_distance")
+#: Phases whose operators are not the program's own.
+_NOT_OWN = ["backward", "optimizer", "data"]
+#: Parts of the time of sums over pairs that a product of matrices saves: least, usual, most.
+_BY_PRODUCT = (0.6, 0.9, 1.0)
 #: What slows clocks although nobody set it so; part of the samples from which on it is told.
 _SLOWED = ("heat", "power brake", "other hardware", "power cap")
 _SAMPLES, _FEWEST = 0.2, 5
@@ -57,6 +75,7 @@ def kernels(observed: Observed) -> Iterator[Claim]:
     if not observed.summary.on_device:
         if observed.framework == "torch":
             yield from _host_attention(observed)
+            yield from _pairs(observed)
         return
     if not observed.step_ns:
         return
@@ -256,6 +275,69 @@ def _host_attention(observed: Observed) -> Iterator[Claim]:
     steps = max(observed.summary.steps.count, 1)
     finding = _in_pieces(observed, between, around, layers / steps)
     yield Claim(finding, Depth.CAUSE, explained_calls(work.filter(pl.Series(inside | ends))))
+
+
+def _pairs(observed: Observed) -> Iterator[Claim]:
+    """Sums over pairs of rows, of which each number is written and read: a product of matrices keeps the sums alone."""
+    calls, steps = recorded_calls(observed), max(observed.summary.steps.count, 1)
+    top = calls.filter((pl.col("outer") < 0) & ~pl.col("phase").is_in(_NOT_OWN).fill_null(value=False))
+    top = top.sort("track", "step", "ts")
+    begins = top["name"].is_in([*_COMBINES, *_OF_PAIRS]) & each(top["shapes"], _of_pairs, pl.Boolean())
+    found = [top[place : place + _until_sum(top[place : place + _NEAR])] for place in begins.arg_true()]
+    sums = pl.concat([top.clear(), *found])
+    if sums.is_empty():
+        return
+    made = within(calls, sums).filter(pl.col("phase") == "forward")["sequence"].drop_nulls().unique()
+    nodes = (pl.col("phase") == "backward") & (pl.col("outer") < 0) & pl.col("sequence").is_in(made.implode())
+    ran = pl.concat([sums, calls.filter(nodes)])
+    time = float(ran["time"].sum())
+    pair = max((sizes(text)[:2] for text in sums["shapes"] if _of_pairs(text)), key=lambda one: elements(_whole(*one)))
+    low, gain, high = (part * time for part in _BY_PRODUCT)
+    if observed.share(gain) < _USED / 4:
+        return
+    first, second, whole = (" × ".join(map(str, shape)) for shape in (*pair, _whole(*pair)))
+    names = [name.removeprefix("aten::") for name in sums["name"].unique(maintain_order=True)]
+    finding = Finding(
+        cause="pairwise-broadcast",
+        title=f"{of_step(observed, time)} sums over pairs of rows are made number by number: tensors of {whole} from "
+        f"{first} and {second}",
+        gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
+        basis="the operators on the broadcast tensors and their nodes of the backward, nearly all of which a product "
+        "of matrices saves",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{len(sums) / steps:.0f} operators a step on {whole}: {', '.join(names)}", value=time,
+                     unit="ns", result="operator_details", operator=str(sums["name"][0])),
+        ),
+        remedy="Sums of products are a product of matrices: a @ b.T, or torch.einsum; distances are torch.cdist(a, b), "
+        "their squares (a * a).sum(1)[:, None] + (b * b).sum(1) - 2 * a @ b.T. If no pairs are wanted, the shapes do "
+        "not fit: squeeze() one of them.",
+        operator=str(sums["name"][0]),
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, ran)))
+
+
+def _of_pairs(shapes: str | None) -> bool:
+    """Return whether each of the first two inputs of a call has a size of 1, or none, where the other one is larger."""
+    first, second = (*sizes(shapes)[:2], (), ())[:2]
+    places = list(zip_longest(reversed(first), reversed(second), fillvalue=1))
+    return any(one == 1 < other for one, other in places) and any(other == 1 < one for one, other in places)
+
+
+def _whole(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of what two tensors are broadcast to."""
+    return tuple(max(pair) for pair in zip_longest(reversed(first), reversed(second), fillvalue=1))[::-1]
+
+
+def _until_sum(calls: pl.DataFrame) -> int:
+    """Return how many of these calls make pairs of rows and sum them up; 0 if they do not end with such a sum."""
+    whole = _whole(*sizes(calls["shapes"][0])[:2])
+    for place, (name, shapes) in enumerate(calls.select("name", "shapes").iter_rows()):
+        if place and (name not in {*_EACH, *_SUMS} or sizes(shapes)[:1] != (whole,)):
+            return 0
+        if name in {*_SUMS, *_OF_PAIRS}:
+            return place + 1
+    return 0
 
 
 def _between_products(names: Sequence[str]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], int]:

@@ -239,9 +239,9 @@ def _embeddings(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
 
 
 def _one_hot(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
-    """Products of the forward whose first matrix is one-hot, and those of the backward that make its weight's gradient.
+    """Products of the forward whose first matrix is one-hot, or turned so, and those that make the other's gradient.
 
-    A one-hot target of a loss is in no product of the forward.
+    A one-hot target of a loss is in no product of the forward. Turned, one-hot rows add up rows: messages to nodes.
     """
     made = calls.filter(pl.col("name") == _ONE_HOT)
     tables = {shape for text in made["shapes"].unique() if (shape := _one_hot_rows(text)) is not None}
@@ -250,23 +250,24 @@ def _one_hot(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     products = calls.filter(pl.col("name").is_in(_PLAIN_PRODUCTS))
     inputs = {text: tuple(one for one in sizes(text) if len(one) > 1) for text in products["shapes"].unique().to_list()}
     forward = pl.col("phase") != "backward"
-    first = [bool(inputs[text]) and _matrix(inputs[text][0]) in tables for text in products["shapes"].to_list()]
+    either = tables | {(columns, rows) for rows, columns in tables}
+    first = [bool(inputs[text]) and _matrix(inputs[text][0]) in either for text in products["shapes"].to_list()]
     taken = products.filter(pl.Series(first, dtype=pl.Boolean) & forward.fill_null(value=True))
     if taken.is_empty():
         return
     rows, columns = _matrix(inputs[taken["shapes"][0]][0])
     width = inputs[taken["shapes"][0]][1][-1]
     turned = {((width, rows), (rows, columns)), ((columns, rows), (rows, width))}
-    gradient = products.filter(
-        ~forward & pl.Series([inputs[text][:2] in turned for text in products["shapes"].to_list()])
-    )
-    whole = [elements(sizes(text)[0]) == rows * columns and elements(sizes(text)[0]) > 0 if sizes(text) else False
-             for text in calls["shapes"].to_list()]  # fmt: skip
+    gradient = products.filter(~forward & pl.Series([inputs[text][:2] in turned for text in products["shapes"]]))
+    whole = [bool(sizes(text)) and elements(sizes(text)[0]) == rows * columns for text in calls["shapes"].to_list()]
     filled = calls.filter(
         pl.Series(whole, dtype=pl.Boolean) & pl.col("name").is_in([_ONE_HOT, "aten::copy_", "aten::fill_"])
     )
     chosen = outermost(calls, pl.concat([filled, taken, gradient]).unique("row").sort("row"))
     remedy = f"torch.nn.Embedding({columns}, {width})(tokens) instead of torch.nn.Linear of torch.nn.functional.one_hot"
+    if (rows, columns) not in tables:
+        rows, columns = columns, rows
+        remedy = f"torch.zeros({columns}, {width}).index_add(0, indices, rows) instead of one_hot(indices).T @ rows"
     yield from _one_hot_claim(observed, calls, chosen, (rows, columns, width), remedy)
 
 
@@ -344,8 +345,7 @@ def _one_hot_of_paddle(observed: Observed, calls: pl.DataFrame) -> Iterator[Clai
 
 def _typed(text: str | None) -> list[tuple[int, ...]]:
     """Return the shapes of a list of types: ``f32[512,4000], f32[]``."""
-    found = _SHAPE.findall(text or "")
-    return [tuple(int(size) for size in one.split(",")) if one else () for one in found]
+    return [tuple(map(int, one.split(","))) if one else () for one in _SHAPE.findall(text or "")]
 
 
 def _one_hot_claim(
@@ -362,15 +362,15 @@ def _one_hot_claim(
     finding = Finding(
         cause="one-hot-product",
         title=f"{of_step(observed, time)} make one-hot rows of {columns:,} numbers and multiply them with a matrix, "
-        "which reads one of its rows for each",
+        "which reads, or adds up, single rows of it",
         gain_ns=round(gain), gain_low_ns=round(0.7 * gain), gain_high_ns=round(time),
         basis="the operators that fill the one-hot rows and the products with them, less what an embedding moves",
         confidence=Confidence.MEASURED,
         evidence=(
-            Evidence(text=f"{rows:,} rows of {columns:,} with a single one, multiplied with {columns:,} × {width}",
+            Evidence(text=f"{rows:,} rows of {columns:,} with a single one, in products {width} wide",
                      value=float(rows), result="operator_details", operator=largest),
         ),
-        remedy=f"Read the rows by their numbers: {remedy}.",
+        remedy=f"Take the rows by their numbers: {remedy}.",
         operator=largest,
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, chosen)))

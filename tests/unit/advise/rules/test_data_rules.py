@@ -221,6 +221,31 @@ def test_collation_is_named_where_most_of_the_loading_stands_in_it(inside: list[
     assert all(finding.gain_ns == pytest.approx(len(inside) * step / 5, rel=0.05) for finding in found_ones)
 
 
+@pytest.mark.parametrize("asks", [("dataloader.py", "_BaseDataLoaderIter._next_index"), ("sampler.py", "__iter__")])
+def test_a_sampler_of_the_program_is_named_and_no_workers_are_advised(asks: tuple[str, str]) -> None:
+    # Given 40 steps of 10 ms, half of whose looks see a sampler that chooses the next indices, or torch's around it
+    rank, step = waiting("torch", wait=1_000, workers=0, cores=8), 10_000_000
+    frames = [
+        ("/home/me/data.py", "Buckets.__iter__"),
+        (f"{TORCH}/utils/data/{asks[0]}", asks[1]),
+        (f"{TORCH}/utils/data/dataloader.py", "_BaseDataLoaderIter.__next__"),
+        ("/home/me/train.py", "run"),
+    ]
+    for number, seen in enumerate((frames, [(f"{TORCH}/nn/modules/linear.py", "Linear.forward"), frames[-1]])):
+        rank.add("stacks", id=number, frames=[{"file": file, "line": 7, "function": name} for file, name in seen])
+    for number in range(40):
+        at = {"ts": ORIGIN + number * step, "dur": step}
+        rank.add("run_steps", number=number, **at, recorded=False, delay=0, data_wait=step // 2)
+        said = {"process": 100, "thread": 100, "name": "MainThread", "worker": None, "count": 1, "cpu": step}
+        rank.add("samples", **at, **said, stack=number % 2, state="native")
+    # Then it is the place, and what workers do is nothing
+    [finding] = found(rank)
+    assert finding.title.endswith("a sampler chooses its samples in the training process: Buckets.__iter__ (data.py:7)")
+    assert finding.gain_low_ns == 0
+    assert "num_workers" not in finding.remedy
+    assert finding.gain_ns == pytest.approx(step / 2, rel=0.05)
+
+
 @pytest.mark.parametrize(("cpu", "workers"), [(10, 19), (300, 5), (570, 3)], ids=["waits", "half", "computes"])
 def test_workers_are_advised_as_far_as_the_cpu_time_of_their_samples_has_cores(cpu: int, workers: int) -> None:
     # Given 60 steps of 10 ms on 4 cores that wait 9.5 ms for a worker, which computes a part of it

@@ -1,4 +1,4 @@
-"""On a CPU, attention in pieces is known by the order of its operators."""
+"""On a CPU, attention and pairs of rows in pieces are known by the order of their operators."""
 
 from __future__ import annotations
 
@@ -31,4 +31,44 @@ def test_what_torch_itself_computes_in_pieces_is_not_told() -> None:
     training = Training()
     training.call("aten::scaled_dot_product_attention", 8_000_000, [[2, 4, 512, 16]] * 3, "forward")
     attention(training, inside=True)
+    assert training.causes() == []
+
+
+PAIRS = [128, 200, 48]
+
+
+def pairs(training: Training, *between: str) -> None:
+    training.call("aten::sub", 800_000, [[128, 1, 48], [200, 48], []], "forward", sequence=1)
+    for number, name in enumerate(between):
+        training.call(name, 700_000, [PAIRS, []], "forward", sequence=2 + number)
+    training.call("aten::sum", 500_000, [PAIRS, [], [], []], "forward", sequence=8)
+    training.call("autograd::engine::evaluate_function: SubBackward0", 1_000_000, phase="backward", sequence=1)
+
+
+def test_sums_over_pairs_of_rows_that_are_broadcast_are_a_product_of_matrices() -> None:
+    training = Training()
+    pairs(training, "aten::pow")
+    [finding] = training.findings()
+    assert finding.cause == "pairwise-broadcast"
+    assert finding.gain_ns == pytest.approx(0.9 * 3_000_000)
+    assert "128 × 200 × 48 from 128 × 1 × 48 and 200 × 48" in finding.title
+
+
+@pytest.mark.parametrize("name", ["aten::cosine_similarity", "aten::pairwise_distance"])
+def test_so_are_similarities_of_tensors_that_are_broadcast(name: str) -> None:
+    training = Training()
+    training.call(name, 3_000_000, [[64, 1, 48], [1, 64, 48]], "forward")
+    assert training.causes() == ["pairwise-broadcast"]
+
+
+def test_what_lies_between_pairs_and_their_sum_may_need_each_number() -> None:
+    training = Training()
+    pairs(training, "aten::tanh")
+    assert training.causes() == []
+
+
+def test_rows_that_meet_one_other_row_are_no_pairs() -> None:
+    training = Training()
+    training.call("aten::mul", 2_000_000, [PAIRS, [200, 1]], "forward")
+    training.call("aten::sum", 2_000_000, [PAIRS, [], [], []], "forward")
     assert training.causes() == []

@@ -203,6 +203,19 @@ def test_a_product_with_one_hot_rows_saves_all_of_it() -> None:
     assert finding.gain_ns == pytest.approx(5_600_000, rel=0.15)
 
 
+def test_a_product_with_one_hot_rows_that_are_turned_adds_rows_up() -> None:
+    # Given messages along 1536 edges that one-hot rows, turned, add up for 1000 nodes
+    training = Training()
+    one_hot(training)
+    training.call("aten::mm", 2_000_000, [[WORDS, 1536], [1536, WIDTH]], "forward", sequence=1)
+    training.call("aten::mm", 3_000_000, [[1536, WORDS], [WORDS, WIDTH]], "backward")
+    [finding] = training.findings()
+    assert finding.cause == "one-hot-product"
+    assert "1,000 numbers" in finding.title
+    assert "torch.zeros(1000, 64).index_add(0, " in finding.remedy
+    assert finding.gain_ns == pytest.approx(5_600_000, rel=0.15)
+
+
 def test_one_hot_targets_of_a_loss_are_in_no_product_of_the_forward() -> None:
     training = Training()
     one_hot(training)
