@@ -39,7 +39,7 @@ CAUSES = MISFITS | {
     "too-many-threads", "too-few-threads", "other-processes",
     "small-collectives", "synchronised-batch-norm", "unneeded-collectives",
     "slow-rank", "host-bound-rank", "data-wait-rank", "slow-stage",
-    "slow-link", "slower-kernel", "inputs-in-step",
+    "slow-link", "slower-kernel", "inputs-in-step", "pairwise-broadcast",
 }  # fmt: skip
 
 

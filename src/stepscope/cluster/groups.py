@@ -72,7 +72,9 @@ def stages(tables: JobTables) -> Frame:
     # A host may run ahead of its device: steps are then those of the host, or those of the device, and a recv waits on
     # the device from long before its send. The right times show one order, in every step and to both ranks of a pair.
     transfers = max((_transfers(tables, time) for time in ("ts", "launch")), key=_order)
-    found = _stages_by_transfers(transfers) or _stages_by_groups(tables)
+    found = _stages_by_transfers(transfers)
+    if not found and not _edges(transfers):  # transfers that go round are a ring, whatever its group is called
+        found = _stages_by_groups(tables)
     return pl.DataFrame(sorted(found.items()), schema={"rank": pl.Int32, "stage": pl.Int64}, orient="row")
 
 
@@ -140,7 +142,8 @@ def _transfers(tables: JobTables, time: str) -> Frame:
     """Return what is the first transfer of a step between each rank and each other, by their start or their launch.
 
     Columns: rank, peer, sends (share of the steps in which the rank sends first), after (since the start of the step),
-    both (whether data go both ways), together (share of the steps in which both ways begin at once).
+    both (whether data go both ways), together (share of the steps in which both ways begin at once, or end no further
+    apart than two transfers take, as in a ring: the gradient of an activation comes back after forward and backward).
     """
     pairs = {group: ranks for group, ranks in _members(tables).items() if len(ranks) == 2}
     known = pl.DataFrame(
@@ -162,17 +165,22 @@ def _transfers(tables: JobTables, time: str) -> Frame:
             peer=pl.coalesce(pl.when(sends).then("destination").otherwise("source"), "other").cast(pl.Int32),
             sends=sends,
             after=pl.col("time") - pl.col("begin"),
+            end=pl.col("ts") + pl.col("dur"),
         )
         .drop_nulls("peer")
     )
-    first = pl.col("time").filter("sends").min(), pl.col("time").filter(~pl.col("sends")).min()
+    there, back = pl.col("sends"), ~pl.col("sends")
+    ends, starts = ([pl.col(name).filter(way) for way in (there, back)] for name in ("end", "time"))
+    at_once = (starts[0].min() == starts[1].min()) | (
+        (ends[0].first() - ends[1].first()).abs() < 2 * pl.col("dur").min()
+    )
     return (
         rows.group_by("rank", "step", "peer", maintain_order=True)
         .agg(
             pl.col("sends").first(),
             pl.col("after").first(),
             both=pl.col("sends").any() & (~pl.col("sends")).any(),
-            together=first[0] == first[1],
+            together=at_once,
         )
         .group_by("rank", "peer", maintain_order=True)
         .agg(pl.col("sends").mean(), pl.col("after").median(), pl.col("both").any(), pl.col("together").mean())

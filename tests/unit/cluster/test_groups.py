@@ -97,6 +97,19 @@ def test_a_ring_is_no_pipeline() -> None:
     }
     tables = SmallJob(programs, {}).tables
     assert stages(tables)["stage"].n_unique() < 2
+    world = pl.DataFrame({"id": [0], "ranks": [[0, 1, 2, 3]], "description": ["default_pg"]})
+    moved = tables.collectives.with_columns(group=pl.lit(0))
+    known = replace(tables, groups=conform("groups", world), collectives=conform("collectives", moved))
+    assert stages(known)["stage"].n_unique() < 2
+
+
+def test_a_ring_of_two_is_no_pipeline() -> None:
+    """One rank sends first and the other receives first, so that none waits for ever; both ways end at once."""
+    programs = {
+        0: [*[Send(1), Recv(1), Work(1e6)] * 3, Wait(), Step()],
+        1: [*[Recv(0), Send(0), Work(1e6)] * 3, Wait(), Step()],
+    }
+    assert stages(SmallJob(programs, {}).tables)["stage"].n_unique() < 2
 
 
 def test_a_job_without_groups_has_none() -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
-from math import ceil, gcd
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -87,7 +86,7 @@ def collectives(observed: Observed) -> Iterator[Claim]:
     if not len(reduced):
         return
     exposed = exposed_communication(observed)
-    often = _repeats(reduced, steps)
+    often = _repeats(observed.tables, reduced, steps)
     if often > 1:
         yield _too_often(observed, reduced, often, exposed)
         return
@@ -126,12 +125,35 @@ def _reduced(tables: Tables) -> _Reduced:
     return _Reduced(operation[known], carried[known], start, dur, step).of(step >= 0)
 
 
-def _repeats(reduced: _Reduced, steps: int) -> int:
-    """Return how often the same set of sizes, at least two buckets or a large one, is exchanged in one step."""
-    counts = Counter(zip(reduced.operation.tolist(), reduced.bytes.tolist(), strict=True))
-    if any(count % steps for count in counts.values()) or float(reduced.bytes.mean()) <= _SMALL:
+def _repeats(tables: Tables, reduced: _Reduced, steps: int) -> int:
+    """Return how often a step exchanges its gradients: after each of its backward passes, in the same sizes each time.
+
+    A size that is exchanged before the first backward of a step is not that of a gradient: tensor parallel layers add
+    up their outputs in forward and backward.
+    """
+    rows, codes, spans = device_rows(tables), span_codes(tables), columns_of(tables, "spans", "ts", "step")
+    if not len(rows):
+        rows = np.flatnonzero(of_kinds(codes.kind, "operator"))
+    rows = rows[(codes.phase[rows] != PHASES.index("communication")) & (codes.phase[rows] < len(PHASES))]
+    ts, step = (or_negative(spans[name][rows]) for name in spans.columns)
+    rows, ts, step = (values[step >= 0][np.argsort(ts[step >= 0], kind="stable")] for values in (rows, ts, step))
+    backward = codes.phase[rows] == PHASES.index("backward")
+    begins = np.flatnonzero(backward & ~np.roll(backward, 1) | backward & (np.diff(step, prepend=-1) != 0))
+    passes, more = divmod(len(begins), steps)
+    if more or passes < 2:
         return 1
-    return reduce(gcd, (count // steps for count in counts.values()))
+    latest = np.searchsorted(ts[begins], reduced.start, "right") - 1
+    before = (latest < 0) | (step[begins][latest] != reduced.step)
+    sizes = list(zip(reduced.operation.tolist(), reduced.bytes.tolist(), strict=True))
+    others = {size for size, early in zip(sizes, before.tolist(), strict=True) if early}
+    carried: list[Counter[tuple[str, int]]] = [Counter() for _ in begins]
+    for size, place in zip(sizes, latest.tolist(), strict=True):
+        if size not in others:
+            carried[place][size] += 1
+    if any(one != carried[0] for one in carried):
+        return 1
+    gradients = [size for _, size in carried[0].elements()]
+    return passes if gradients and sum(gradients) > _SMALL * len(gradients) else 1
 
 
 def _too_small(observed: Observed, reduced: _Reduced, exposed: float) -> Claim:

@@ -11,10 +11,15 @@ from tests.unit.advise.rules.trainings import STEP, STEPS, Training
 from tests.unit.analyse.build import ORIGIN
 
 
-def exchanging(sizes: list[int], dur: int = 200_000) -> Training:
+def exchanging(sizes: list[int | str], dur: int = 200_000) -> Training:
+    """Return a training whose steps run collectives of these sizes, and operators of the phases between them."""
     training = Training()
     for step in range(STEPS):
         for number, size in enumerate(sizes):
+            if isinstance(size, str):
+                at = step * STEP + number * (dur + 1000)
+                training.rank.span(0, "operator", at, dur, f"aten::{size}", step=step, phase=size)
+                continue
             at = step * STEP + number * (dur + 1000)
             span = training.rank.span(0, "collective", at, dur, "all_reduce", step=step, phase="communication")
             training.rank.add("collectives", span=span, operation="allreduce", group="0", bytes_in=size)
@@ -26,11 +31,25 @@ def exchanging(sizes: list[int], dur: int = 200_000) -> Training:
     [
         ([4096] * 30, ["small-collectives"]),
         ([4096] * 4, []),
-        ([20 << 20, 10 << 20] * 4, ["unneeded-collectives"]),
-        ([20 << 20, 10 << 20], []),
+        (["forward", "backward", 20 << 20, 10 << 20] * 4, ["unneeded-collectives"]),
+        (["forward", "backward", 20 << 20, 10 << 20], []),
+        (["forward", "backward", 20 << 20, "backward", 20 << 20, "backward", 20 << 20], []),
+        (["forward", 20 << 20, "forward", "backward", 20 << 20] * 2, []),
+        (["forward", "backward", "forward", "backward", 20 << 20, 20 << 20], []),
+        (["forward", 8 << 20, "backward", 8 << 20, 20 << 20] * 3, ["unneeded-collectives"]),
+    ],
+    ids=[
+        "many small ones",
+        "a few small ones",
+        "each part",
+        "once",
+        "buckets of one size",
+        "tensor parallel",
+        "pipeline",
+        "tensor parallel and each part",
     ],
 )
-def test_collectives_are_told_by_number_and_size(sizes: list[int], causes: list[str]) -> None:
+def test_collectives_are_told_by_number_and_size(sizes: list[int | str], causes: list[str]) -> None:
     assert exchanging(sizes).causes() == causes
 
 
