@@ -18,6 +18,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -32,11 +33,12 @@ from stepscope.errors import NotARunError, NotATraceError, UsageError
 from stepscope.notebook_display import NotebookDisplay
 from stepscope.read import Capture, read_files, sniff
 from stepscope.read.common import communication
+from stepscope.read.journal.journal_reader import of_one_process
 from stepscope.trace import job_ranks, run_directory, tables
 from stepscope.trace.job_ranks import RankSaid
 from stepscope.trace.losses import CATALOGUE
 from stepscope.trace.manifest import Manifest
-from stepscope.trace.run_directory import FORMAT_VERSION, STEP_TIMES, RankDirectory, write_atomically
+from stepscope.trace.run_directory import FORMAT_VERSION, JOURNAL, STEP_TIMES, RankDirectory, write_atomically
 from stepscope.trace.schema import NOT_RECORDED, SPEEDS, columns_as_text
 from stepscope.trace.tables import Frames, RankTables, Tables
 
@@ -107,7 +109,13 @@ class RankRun(NotebookDisplay):
             if self.directory.tables.is_dir():
                 raise NotARunError(message, "Put its files back: without them the tables cannot be checked or made.")
             raise NotARunError(message, "The process ended before anything was recorded; run it again.")
-        return sniff.look_at_each(entries)
+        found = sniff.look_at_each(entries)
+        own = {capture.name: capture for capture in found if capture.format == "journal" and not capture.fault}
+        times, journal = own.get(STEP_TIMES), own.get(JOURNAL)
+        if times and journal and not of_one_process(journal.root, times.root):
+            fault = f"{times.root} holds the times of steps of another program."
+            found[found.index(times)] = replace(times, fault=fault)
+        return found
 
     @property
     def _origin(self) -> dict[str, Any]:

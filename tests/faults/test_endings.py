@@ -163,6 +163,95 @@ def test_a_terminated_program_keeps_its_recording_and_dies_of_the_signal(
     assert "ended_abruptly" not in Run(run).ranks[0].tables["losses"].collect()["what"].to_list()
 
 
+#: A training of which a signal of its first argument comes in the second window, or 20 steps after the first.
+LATE = (
+    TRAINING
+    + """
+import time
+from stepscope.collect.session import session as sessions
+number, moment, seen = getattr(signal, sys.argv[1]), sys.argv[2], 0
+before = signal.getsignal(signal.SIGTERM)
+if moment == "handled": signal.signal(number, lambda *_: sys.exit(9))
+for step_number in range(400):
+    step(); time.sleep(0.002 if step_number < 12 or moment != "in the second" else 0.02)
+    recording = sessions.current_session is not None and sessions.current_session.recording
+    seen += recording and step_number > 12
+    if seen == 3 or (moment != "in the second" and step_number == 30):
+        assert signal.getsignal(signal.SIGTERM) is before or moment != "after"
+        seen = 4
+        if moment == "in a fork":
+            child = os.fork()
+            if not child: time.sleep(600)
+            os.kill(child, number)
+            print(os.waitpid(child, 0)[1] == number, flush=True)
+        else:
+            os.kill(os.getpid(), number)
+print("trained", flush=True)
+"""
+)
+
+
+@pytest.mark.parametrize("number", first_quick([signal.SIGTERM, signal.SIGKILL, signal.SIGHUP]), ids=lambda of: of.name)
+def test_a_signal_in_the_second_window_leaves_one_run(tmp_path: Path, output: Path, number: signal.Signals) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LATE)
+    done = stepscope_run(output, path, number.name, "in the second")
+    # Then the window of the run is whole
+    assert (done.returncode, done.stdout) == (-number, "")
+    (run,) = runs(output)
+    assert [folder.name for folder in run.iterdir() if number != signal.SIGKILL or folder.name[0] != "."] == ["rank0"]
+    assert len(journal_steps(run)) >= 5
+    assert manifest(run)["status"] == "complete"
+    assert Run(run).ranks[0].summary.run.ended == (number != signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", first_quick([signal.SIGTERM, signal.SIGHUP]), ids=lambda of: of.name)
+def test_a_signal_after_the_window_shows_what_was_recorded(
+    tmp_path: Path, output: Path, number: signal.Signals
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LATE)
+    done = stepscope_run(output, "--steps", "2:3", path, number.name, "after")
+    # Then the process dies of the signal, and has said what there is, or how to see it
+    assert (done.returncode, done.stdout) == (-number, "")
+    assert re.search("whole run|Next: stepscope report", done.stderr), done.stderr
+    (run,) = runs(output)
+    (rank,) = Run(run).ranks
+    assert manifest(run)["status"] == "complete"  # of the window
+    assert rank.summary.run.ended
+    assert rank.summary.run.steps >= 30
+
+
+@pytest.mark.parametrize(
+    ("moment", "code", "said"), first_quick([("in a fork", 0, "True\ntrained\n"), ("handled", 9, "")], 2)
+)
+def test_signals_of_others_are_theirs(tmp_path: Path, output: Path, moment: str, code: int, said: str) -> None:
+    # Given a program with a handler of its own, or one that ends a child that it forked
+    path = tmp_path / "train.py"
+    path.write_text(LATE)
+    done = stepscope_run(output, "-q", "--steps", "2:3", path, "SIGTERM", moment)
+    assert (done.returncode, done.stdout) == (code, said), done.stderr
+    (run,) = runs(output)
+    assert Run(run).ranks[0].summary.run.ended
+
+
+def test_a_training_that_hangs_dies_of_the_signal(tmp_path: Path, output: Path) -> None:
+    # Given a training whose main thread hangs in C, and has the GIL: no Python code runs any more
+    path = tmp_path / "train.py"
+    path.write_text(
+        f"{TRAINING}\nfor number in range(20):\n    step()\n"
+        "import ctypes\nprint('now', flush=True)\nctypes.PyDLL(None).sleep(600)\n"
+    )
+    command = [sys.executable, "-m", "stepscope", "run", "--active", "2", "--output", str(output), str(path)]
+    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "now\n"
+    process.terminate()
+    process.communicate(timeout=300)
+    assert process.returncode == -signal.SIGTERM
+    assert manifest(runs(output)[0])["status"] == "complete"
+
+
 @pytest.mark.slow
 def test_a_program_that_ignores_hangups_is_not_ended_by_one(tmp_path: Path, output: Path) -> None:
     path = tmp_path / "train.py"

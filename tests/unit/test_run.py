@@ -114,6 +114,26 @@ def test_a_capture_that_the_manifest_names_and_that_is_gone_is_a_loss(run_path: 
     assert "idle" in summary.not_recorded
 
 
+@pytest.mark.parametrize("source", ["earlier", "later"])
+def test_times_of_steps_of_another_run_are_a_loss_and_are_not_used(tmp_path: Path, source: str) -> None:
+    # Given two runs of one process, as of a container whose process has the same number at each start
+    for name in ("earlier", "later"):
+        with stepscope.profile(output=tmp_path / name, analyse="later", counters_hz=0, quiet=True) as profile:
+            for _ in range(4 if name == source else 2):
+                profile.step()
+        assert profile.recorded[0].wait(60)
+    runs = {name: next((tmp_path / name).glob("*/rank0")) for name in ("earlier", "later")}
+    (other,) = runs.keys() - {source}
+    assert stepscope.open(runs[other]).tables["run_steps"].collect().height == 2
+    # When the file of one is copied into the other
+    shutil.copy(runs[source] / "capture" / "steps.ssj", runs[other] / "capture" / "steps.ssj")
+    tables = stepscope.open(runs[other]).tables
+    losses = tables["losses"].filter(pl.col("what") == "step_times_foreign").collect()
+    assert losses["source"].to_list() == ["steps.ssj"]
+    assert tables["run_steps"].collect().height in (0, 2)
+    assert tables["steps"].collect()["number"].to_list() == [0, 1]
+
+
 def test_derived_files_that_rot_are_written_again(run_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(run_path)]) == 0
     printed = capsys.readouterr().out

@@ -10,6 +10,7 @@ import argparse
 import atexit
 import os
 import shlex
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,6 +38,8 @@ from stepscope.errors import NotARunError, UsageError
 from stepscope.trace.run_directory import check_writable
 
 HELP = "run a training script and record some of its steps"
+#: Seconds that a signal waits for the summary, so that all of the end fits into `LIMIT` of `session/signals.py`.
+SUMMARY = 6.0
 EPILOG = """\
 examples:
   stepscope run train.py --epochs 3              typical steps of train.py
@@ -96,6 +99,7 @@ def execute(arguments: argparse.Namespace) -> int:
             lambda describe: Settings(options, output, target.name, selection.describe(), describe, door="run"),
             selection,
         )
+        ending.automatic.last_words = ending.terminated
         ending.automatic.install()
         ending.spawned = SpawnedRanks({**values, "output": output})
         ending.spawned.install()
@@ -124,6 +128,7 @@ class _Ending:
         """Close the recording after the program raised ``error``, and do what Python does then."""
         self._interrupted = isinstance(error, KeyboardInterrupt)
         if self.automatic is not None and os.getpid() == self._process:
+            self.automatic.hold()
             status, notes = ending(self.automatic.steps, error)
             try:
                 if status != COMPLETE:
@@ -153,6 +158,7 @@ class _Ending:
             self._finish_stand_in(self.stand_in)
         if self.automatic is None:
             return
+        self.automatic.hold()
         self.automatic.end()
         recorded = self.automatic.recorded
         if self.spawned is not None:
@@ -164,6 +170,25 @@ class _Ending:
             self._report(recorded)
         elif not self._quiet and find_job_rank().rank == 0:
             say(_nothing_recorded(self.automatic))
+
+    def terminated(self) -> None:
+        """Show the summary of a program that a signal is about to end, if it comes soon; else the next command."""
+        recorded = self.automatic.recorded if self.automatic is not None else None
+        if recorded is None or not recorded.wait(SUMMARY):
+            return
+        alone = recorded.manifest["world_size"] == 1
+        try:
+            if self._analyse == "now" and alone and not self._quiet:
+                background.run_report(recorded.rank_path, *self._arguments, within=SUMMARY)
+                return
+            if self._analyse != "later":
+                background.start_analysis(recorded.rank_path, *self._arguments)
+        except OSError as error:
+            say(f"The results were not computed: {error}.")
+        except subprocess.TimeoutExpired:
+            say(f"The results are not computed: that would take more than {SUMMARY:.0f} s.")
+        if recorded.manifest["rank"] == 0 and not self._quiet:
+            self._say_next(recorded.path)
 
     def _report(self, recorded: RecordedWindow) -> None:
         """Compute the results of this rank when ``--analyse`` says; the first rank shows them or the next command."""

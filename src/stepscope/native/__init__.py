@@ -1,6 +1,6 @@
 """C functions for the hot loops, called through ctypes; each has a Python fallback with equal results.
 
-Only ``cupti.c`` and ``sampler.c`` have no fallback: what they run on are threads that must not wait for the GIL.
+Only ``cupti.c``, ``sampler.c`` and ``termination.c`` have no fallback: they must not wait for the GIL.
 
 The library is built with the package if a C compiler exists. ``STEPSCOPE_NATIVE=0`` switches it off.
 """
@@ -87,6 +87,9 @@ def _declare(library: ctypes.CDLL) -> None:
         "ss_sampler_names": (int64, [pointer, int64, ctypes.c_uint32, pointer]),
         "ss_sampler_figures": (None, [pointer]),
         "ss_sampler_threads": (int64, [pointer, int64]),
+        "ss_termination_watch": (ctypes.c_int, [ctypes.c_int, ctypes.c_int]),
+        "ss_termination_waiting": (ctypes.c_int, []),
+        "ss_termination_end": (None, []),
         "ss_cupti_names": (int64, [pointer, ctypes.c_uint64, pointer, pointer, pointer, ctypes.c_uint64]),
     }
     for name, (result, arguments) in functions.items():

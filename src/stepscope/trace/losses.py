@@ -154,6 +154,9 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "run_end_unknown": ("info",
         "The times of all steps are those written until then: the program still ran, or was killed after its window. "
         "The last hundredth of its steps, or the last second of a short run, may be missing."),
+    "step_times_foreign": ("data_loss",
+        "The times of all steps (steps.ssj) are of another program than the recorded window, as after a copy into the "
+        "wrong run: they are not used. Put the run's own file back."),
     "capture_missing": ("data_loss",
         "A file that was recorded is gone from capture/: what only it holds is missing. Put it back."),
     "capture_not_written": ("data_loss", "The capture could not be written: recording stopped, training went on."),

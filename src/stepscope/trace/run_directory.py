@@ -35,6 +35,8 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 #: In a directory of derived files: what those of each format were made of.
 WRITTEN = ".written.json"
+#: File in `capture/` with the steps, spans and counters of the window.
+JOURNAL = "journal.ssj"
 #: File in `capture/` with the times of all steps of the program, in the format of the journal.
 STEP_TIMES = "steps.ssj"
 #: Bytes of a file that are read at once for its checksum.

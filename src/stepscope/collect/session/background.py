@@ -39,14 +39,20 @@ def start_analysis(rank: Path, *arguments: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def run_report(rank: Path, *arguments: str) -> int:
+def run_report(rank: Path, *arguments: str, within: float | None = None) -> int:
     """Run ``stepscope report`` for a rank, its output on standard error, and return its exit code.
 
     Standard output belongs to the program that was profiled. With ``--quiet``, nothing is shown. Ctrl-C reaches this
     process alone, which then ends that one: Python itself would print a traceback while it starts there.
 
+    Args:
+        rank: Directory of the rank, or of the run.
+        arguments: Further arguments of ``stepscope report``.
+        within: Seconds that it may take.
+
     Raises:
         OSError: The process cannot be started.
+        subprocess.TimeoutExpired: It took longer, and was ended.
     """
     done = subprocess.run(  # noqa: S603 - our own command
         own_command("stepscope", "report", str(rank), *arguments),
@@ -55,6 +61,7 @@ def run_report(rank: Path, *arguments: str) -> int:
         env=own_environment(),
         start_new_session=True,
         check=False,
+        timeout=within,
     )
     return done.returncode
 

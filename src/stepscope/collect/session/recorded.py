@@ -102,6 +102,22 @@ class RecordedWindow:
             losses = {**losses, what: losses.get(what, 0) + 1}
             self._directory.write_manifest({**found, "status": status, "losses": losses, "messages": messages})
 
+    def exchange(self, other: RecordedWindow) -> None:
+        """Wait until the files of both are complete, and let the two change places.
+
+        Raises:
+            OSError: They cannot be moved.
+        """
+        self.wait()
+        other.wait()
+        aside = self.rank_path.with_name(f".{self.rank_path.name}")
+        for source, target in ((self.rank_path, aside), (other.rank_path, self.rank_path), (aside, other.rank_path)):
+            source.rename(target)
+        self._directory, other._directory = other._directory, self._directory
+        for recorded in (self, other):
+            if recorded._window is not None:
+                recorded._window.directory = recorded._directory
+
     def remove(self) -> None:
         """Wait until the files are complete, and remove them; ranks of other processes in the run stay."""
         self.wait()

@@ -21,7 +21,7 @@ from stepscope.collect.schedule import (
     unchanged_until,
 )
 from stepscope.collect.session.lifecycle import END, TRANSITIONS, WindowOperation
-from stepscope.collect.session.signals import TerminationGuard, interrupt_postponed
+from stepscope.collect.session.signals import TerminationGuard, end_watch, interrupt_postponed, watch
 from stepscope.collect.session.step_times import StepTimes
 from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
 from stepscope.collect.steps import OptimizerLog
@@ -152,6 +152,7 @@ class Session:
         _claim(self)
         self.running = True
         if not self.times.lasts:
+            self.times.terminated = lambda name: self._terminate(name, end_watch)
             self.times.install()
         with self._exclusively:
             try:
@@ -247,7 +248,7 @@ class Session:
             self._window.metadata(key, text)
 
     def _terminate(self, name: str, deliver: Callable[[], None]) -> None:
-        """Handle a signal: end, then deliver it. It runs in the main thread, between any two bytecodes."""
+        """Handle a signal: end, then deliver it. In a window it runs on the main thread, between any two bytecodes."""
         if self._exclusively.held_here():
             self._exclusively.afterwards.append(lambda: self._terminate(name, deliver))
             return
@@ -291,6 +292,7 @@ class Session:
         self._move(END, status, notes)
         self.running = False
         if not self.times.lasts:
+            self.times.terminated = _ignore  # breaks a reference cycle, as below
             try:
                 self.times.close(status, notes)
             except Exception as error:  # noqa: BLE001 - law 1
@@ -360,6 +362,7 @@ class Session:
         guard, self._guard = self._guard, None
         if guard is not None:
             guard.remove()
+            watch()
 
     def _add_steps_found(self, window: Window) -> None:
         if self._log is None:
@@ -376,8 +379,8 @@ class Session:
             _LOG.warning("stepscope: %s (%s); training goes on.", what, one_line(error))
 
 
-def _ignore(_window: Window) -> None:
-    """Replace ``on_saved`` after the end."""
+def _ignore(_: object) -> None:
+    """Replace callbacks after the end."""
 
 
 def sessions_begun() -> int:

@@ -1,4 +1,8 @@
-"""SIGTERM, SIGHUP and SIGINT during a recording: save it, then deliver the signal to the program's handler."""
+"""SIGTERM, SIGHUP and SIGINT during a recording: save it, then deliver the signal to the program's handler.
+
+In a window, :class:`TerminationGuard` comes before the program's handler. Outside of windows a program that handles or
+ignores a signal is left alone; if the signal ends the process, :func:`watch` has it wait for the recording.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,13 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeAlias
 
+from stepscope import native
+
 #: Signals that ask a program to end: a scheduler's, and that of a terminal that closes.
 TERMINATION = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+#: Seconds after which a signal that is watched ends the process, whatever it does: `docker stop` waits for ten.
+LIMIT = 9
 
 #: Bytes enough for the ``struct sigaction`` of any libc; it begins with the address of the handler.
 _SIGACTION = 512
@@ -74,6 +83,32 @@ class TerminationGuard:
             deliver()
         else:
             self._action(signal.Signals(number).name, deliver)
+
+
+def watch() -> None:
+    """Let a signal that would end the process wait, :data:`LIMIT` seconds at most, until :func:`end_watch`.
+
+    Only from the main thread, on which no handler of the program can be set meanwhile. Python does not know of it:
+    ``signal.getsignal`` says what it said, and a handler that the program sets replaces it. A fork dies at once.
+    """
+    library = native.loaded()
+    if library is not None and threading.current_thread() is threading.main_thread():
+        for number in TERMINATION:
+            library.ss_termination_watch(number, LIMIT)
+
+
+def waiting() -> str:
+    """Return the name of the signal that waits; empty without one."""
+    library = native.loaded()
+    number = library.ss_termination_waiting() if library is not None else 0
+    return signal.Signals(number).name if number else ""
+
+
+def end_watch() -> None:
+    """End what :func:`watch` began; the process dies of the signal that waits."""
+    library = native.loaded()
+    if library is not None:
+        library.ss_termination_end()
 
 
 def _sigaction(number: int, new: ctypes.Array[ctypes.c_char] | None = None) -> ctypes.Array[ctypes.c_char]:

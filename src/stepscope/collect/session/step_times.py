@@ -30,10 +30,11 @@ from stepscope.collect.host.stack_samples import StackSampler
 from stepscope.collect.journal.values import text
 from stepscope.collect.options import Options
 from stepscope.collect.session.inside_steps import InsideSteps, evaluations
+from stepscope.collect.session.signals import end_watch, waiting, watch
 from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
 from stepscope.trace.blocks import FrameWriter, pack, write_failure
 from stepscope.trace.clock import take_anchor
-from stepscope.trace.run_directory import STEP_TIMES, check_writable
+from stepscope.trace.run_directory import STEP_TIMES, RankDirectory, check_writable
 from stepscope.trace.schema import EVALUATIONS, STEPS_RECOUNT
 
 try:
@@ -86,6 +87,8 @@ class StepTimes:
         number: Number of the current step.
         count: How many steps have ended.
         kept: Whether a window of the program is kept, whose run has the file.
+        place: Where the next window records; None: in a run of its own.
+        terminated: Called with the name of a signal that will end the process, on a thread of its own.
         failure: Loss of the catalogue and its reason, if the file could not be written to its end.
     """
 
@@ -93,6 +96,8 @@ class StepTimes:
         self.lasts = lasts
         self.number = self.count = 0
         self.kept = False
+        self.place: RankDirectory | None = None
+        self.terminated: Callable[[str], None] = lambda _name: None
         self.failure = ("", "")
         self.settings = settings
         self._room = _ROOM
@@ -263,7 +268,7 @@ class StepTimes:
         with self._lock:
             window = self._window
             if window is None or settings is not self.settings:
-                window = Window(settings)
+                window = Window(settings, self.place)
             else:
                 self._window = None
             self._latest = weakref.ref(window)
@@ -319,6 +324,7 @@ class StepTimes:
             self._stacks.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_PATIENCE)
+            end_watch()
         if self._room and self._lock.acquire(timeout=_PATIENCE):
             try:
                 self._write(last=True)
@@ -356,6 +362,7 @@ class StepTimes:
 
     def _start(self, options: Options) -> None:
         self._begun = time.monotonic()
+        watch()
         if self._stacks is not None:
             self._stacks.start(options.stacks_hz)
         self._thread = threading.Thread(target=self._run, name="stepscope-steps", daemon=True)
@@ -366,6 +373,9 @@ class StepTimes:
 
     def _run(self) -> None:
         while not self._stop.wait(_TICK):
+            if name := waiting():
+                self.terminated(name)
+                end_watch()
             now = time.monotonic()
             due = now - self._written >= min((now - self._begun) / 100, _LONGEST)
             samples, batches = 0, self._batches.drain()

@@ -31,7 +31,7 @@ from stepscope.errors import OutputError
 from stepscope.trace.blocks import write_failure
 from stepscope.trace.losses import CATALOGUE
 from stepscope.trace.manifest import Manifest
-from stepscope.trace.run_directory import STEP_TIMES, RankDirectory
+from stepscope.trace.run_directory import JOURNAL, STEP_TIMES, RankDirectory
 
 _Value = TypeVar("_Value")
 
@@ -154,7 +154,7 @@ class Window:
             directory.create()
         self.directory = directory
         self._recorded_in = directory.path
-        self._journal = Journal(self.directory.capture / "journal.ssj")
+        self._journal = Journal(self.directory.capture / JOURNAL)
         self._status = RECORDING
         self._prepared = False
         self._reserve = self.directory.path / ".reserve"

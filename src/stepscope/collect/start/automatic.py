@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,9 @@ from stepscope.errors import LifecycleError
 from stepscope.trace.schema import STEPS_RECOUNT
 
 _LOG = logging.getLogger("stepscope")
+
+#: Seconds that a signal waits for the end of the current step.
+_STEP = 1.0
 
 
 class _Again(Schedule):
@@ -99,6 +103,9 @@ class Automatic:
         selection: Which steps to record.
         trains: Whether this process is known to train, so that the import of a framework may take longer for it.
         late: Whether the program may have made its optimizers already.
+
+    Attributes:
+        last_words: Called when a signal has ended the recording, and will end the process.
     """
 
     def __init__(
@@ -112,7 +119,10 @@ class Automatic:
         self.recorded: RecordedWindow | None = None
         self.problem: str | None = None
         self.gave_way = False
+        self.last_words: Callable[[], None] = lambda: None
         self._ready = False
+        # Set when the training waits for the end of the process, while another thread ends the recording.
+        self._held: threading.Event | None = None
         self._settings = settings
         self._selection = selection
         self._trains = trains
@@ -139,6 +149,18 @@ class Automatic:
         """Wait for the program to import a framework."""
         self._withdraw = [when_imported(name, partial(self._imported, name)) for name in FRAMEWORKS]
 
+    def hold(self) -> None:
+        """Wait for the end of the process if a signal ends it: the recording belongs to another thread by now."""
+        if self._held is not None:
+            self._held.set()
+            threading.Event().wait()
+
+    def _terminated(self, name: str) -> None:
+        self._held = threading.Event()
+        self._held.wait(_STEP)  # a training that hangs does not come
+        self.end(f"ended at step {self.steps} by {name}", {})
+        self.last_words()
+
     def end(self, status: str = COMPLETE, notes: Mapping[str, object] = AT_EXIT) -> None:
         """End the recording in whatever state it is, and remove all hooks from the program."""
         self._remove_hooks()
@@ -163,6 +185,7 @@ class Automatic:
                 rehearse(settings.options)
             if self._times is None:
                 self._times = StepTimes(settings, lasts=True)
+                self._times.terminated = self._terminated
                 self._times.install()
             if self._selection.find or not self._selection.whole:
                 hooks = make_hooks(framework, self._stepped)
@@ -177,6 +200,7 @@ class Automatic:
 
     def _stepped(self, stepped: Stepped) -> None:
         """A step was seen: this runs inside the program's training loop."""
+        self.hold()
         try:
             session = self._session
             if stepped.late and session is not None and session.prepared and not session.recording:
@@ -270,6 +294,7 @@ class Automatic:
             give_way=self._give_way,
         )
         session.times = self._times or session.times
+        session.times.place = self._takes.place()
         self._make_no_room()
         try:
             session.begin(number)

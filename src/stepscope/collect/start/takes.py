@@ -7,7 +7,8 @@ So all steps are timed. Each time the number of steps outside of windows has gro
 midmean are compared with those of the windows. If they differ from those of each window, the next steps are recorded,
 too. The median of a few unequal steps is a matter of chance, so each further window has twice the steps of the one
 before, as long as they take less than a second. At the end of the program the window stays that is closest to all other
-steps, those of the other windows among them.
+steps, those of the other windows among them. Until then the first one is the run, and the others lie in hidden
+directories of it: a program that is killed leaves one run, whose window is whole.
 
 The midmean sees what the median cannot: of steps that are long one time in three, or whose workers finish in pairs, a
 window needs the right share of long ones.
@@ -23,6 +24,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from stepscope.collect.session.recorded import RecordedWindow
+from stepscope.trace.run_directory import RankDirectory
 
 #: Relative difference of two medians, and of two midmeans, up to which they count as equal.
 NEAR = 0.05
@@ -92,6 +94,13 @@ class Takes:
         most = min(self._longest, int(LONGEST_NS / max(self._usual(), 1)))
         return max(self._active, min(self._active << len(self._takes), most))
 
+    def place(self) -> RankDirectory | None:
+        """Return where the next window records: beside the first, in its run, for it may stay; None for the first."""
+        if not self._takes:
+            return None
+        first = self._takes[0].recorded.rank_path
+        return RankDirectory(first.parent / f".take{len(self._takes) + 1}" / first.name)
+
     def _usual(self) -> float:
         """Return the median of the steps that were not recorded, in ns; 0 without one."""
         return median(self._others) if self._others else 0
@@ -147,6 +156,8 @@ class Takes:
         elif len(valid) > 1:
             taken = [{"median_ns": round(median(take.durations)), "kept": take is best} for take in valid]
             best.recorded.note("takes", {"windows": taken, "others_median_ns": round(self._usual())})
+        if best is not self._takes[0]:
+            best.recorded.exchange(self._takes[0].recorded)
         for take in self._takes:
             if take is not best:
                 take.recorded.remove()

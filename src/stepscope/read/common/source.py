@@ -121,9 +121,8 @@ class Capture:
     @property
     def loss(self) -> str:
         """Name in the catalogue of losses for a capture that is left out."""
-        return {"kineto": "file_duplicate", "paddle": "file_duplicate", "ascend": "rank_left_out"}.get(
-            self.format, "file_unreadable"
-        )
+        named = {"kineto": "file_duplicate", "paddle": "file_duplicate", "ascend": "rank_left_out"}
+        return {**named, "journal": "step_times_foreign"}.get(self.format, "file_unreadable")
 
     @property
     def size(self) -> int:

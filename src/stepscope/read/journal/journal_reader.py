@@ -282,6 +282,27 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Fr
     return {**frames, "spans": frames["spans"].hstack(further)}
 
 
+def of_one_process(journal: Path, times: Path) -> bool:
+    """Return whether the times of all steps are of the process that wrote a journal, as far as both say.
+
+    A number of a process comes again, in a container with the next start. So their times must meet, too, by the
+    monotonic clock, which nobody sets.
+    """
+    said: list[tuple[str, int | None, set[int], bool]] = []
+    for path in (journal, times):
+        content = _JournalContent()
+        payloads = list(read_frames(path, LossLedger(path.name)))
+        for payload in [*payloads[:1], *payloads[1:][-1:]]:
+            _add(payload, msgspec.json.Decoder(_JournalBlock), content)
+        moments = {anchor.monotonic for anchor in content.anchors}
+        if content.process is None or not moments:
+            return True
+        said.append((content.host, content.process, moments, content.closed))
+    (host, process, window, _), (other_host, other, all_steps, closed) = said
+    meet = min(all_steps) <= max(window) and (not closed or min(window) <= max(all_steps))
+    return (host, process) == (other_host, other) and meet
+
+
 def _add(payload: bytes, decoder: msgspec.json.Decoder[_JournalBlock], content: _JournalContent) -> bool:
     """Add what a block holds; return False, and add nothing, if the journal does not write such blocks."""
     try:

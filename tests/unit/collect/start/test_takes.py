@@ -24,6 +24,9 @@ class Kept:
     def note(self, key: str, value: Any) -> None:
         self.notes[key] = value
 
+    def exchange(self, other: Kept) -> None:
+        """Take the place of the first window: of neither asks this test where it lies."""
+
     def remove(self) -> None:
         self.there = False
 

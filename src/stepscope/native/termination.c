@@ -1,0 +1,81 @@
+/* SIGTERM and SIGHUP to a training that has not asked for them: the process lives for a moment longer, in which another
+ * thread closes the recording, and then dies of the signal. stepscope/collect/session/signals.py starts and ends it.
+ *
+ * Python's own handlers would not do. They run on the main thread, between two bytecodes: a training that hangs in a
+ * collective would no longer die. And `signal.getsignal` would show them to a program that asks whether a signal is
+ * free.
+ */
+#ifdef __linux__
+#define _XOPEN_SOURCE 700
+
+#include <errno.h>
+#include <signal.h>
+#include <stddef.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+enum { LAST = 31 };
+
+static volatile sig_atomic_t watching, arrived;
+static timer_t limit;
+static struct itimerspec patience;
+static pid_t owner;
+
+static void die_of(int number) {
+    signal(number, SIG_DFL);
+    kill(getpid(), number);
+}
+
+static void handle(int number) {
+    int error = errno;
+    if (getpid() == owner && watching && !arrived) {
+        arrived = number;
+        timer_settime(limit, 0, &patience, NULL);
+    } else /* a fork, a second signal, the limit, or after the watch: it does not wait */
+        die_of(getpid() == owner && arrived ? arrived : number);
+    errno = error;
+}
+
+/* Let a signal wait for `seconds` at most. Returns 0 if it does what it did: it is handled or ignored, also as the
+ * kernel does for the first process of a container, or cannot be watched.
+ */
+EXPORT int ss_termination_watch(int number, int seconds) {
+    struct sigevent again = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = number};
+    struct sigaction ours = {.sa_handler = handle, .sa_flags = SA_RESTART | SA_ONSTACK}, now;
+    if (getpid() == 1 || sigaction(number, NULL, &now) || now.sa_handler != SIG_DFL)
+        return 0;
+    if (owner != getpid() && timer_create(CLOCK_MONOTONIC, &again, &limit))
+        return 0;
+    owner = getpid();
+    patience.it_value.tv_sec = seconds;
+    sigemptyset(&ours.sa_mask);
+    watching = 1;
+    return sigaction(number, &ours, NULL) == 0;
+}
+
+/* Return the signal that waits; 0: none. */
+EXPORT int ss_termination_waiting(void) { return getpid() == owner ? arrived : 0; }
+
+/* End the watch: the process dies of the signal that waits. */
+EXPORT void ss_termination_end(void) {
+    struct sigaction now;
+    if (getpid() != owner)
+        return;
+    watching = 0;
+    for (int number = 1; number <= LAST; number++)
+        if (sigaction(number, NULL, &now) == 0 && now.sa_handler == handle)
+            signal(number, SIG_DFL);
+    if (arrived)
+        die_of(arrived);
+}
+#else
+#ifdef _WIN32
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+EXPORT int ss_termination_watch(int number, int seconds) { return (void)number, (void)seconds, 0; }
+EXPORT int ss_termination_waiting(void) { return 0; }
+EXPORT void ss_termination_end(void) {}
+#endif
