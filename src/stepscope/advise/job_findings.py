@@ -44,9 +44,10 @@ def job_findings(job: Job) -> list[Finding]:
             return what_if.of_ranks(ranks)[:3]
         return gain(tables, role_of, ranks, with_delay=not delayed.isdisjoint(ranks))
 
+    recurring = work_by_role(tables, role_of, usual=False) if slow["recurs"].any() else works
     order = arrival_order(job.arrivals) if job.clocks["offset_ns"].is_not_null().any() else None
     found = [
-        *slow_rank_findings(tables, slow, works, order, (saved_by_ranks, lost)),
+        *slow_rank_findings(tables, slow, (works, recurring), order, (saved_by_ranks, lost)),
         *slow_stage_findings(tables, job.pipeline, lambda stage: what_if.of_stage(stage) if what_if else None),
         *slow_link_findings(
             tables,

@@ -97,6 +97,16 @@ def test_one_hiccup_is_no_slow_rank(steps: int) -> None:
     assert found(hiccup, steps=steps) == []
 
 
+def test_an_operator_that_is_slow_on_one_rank_now_and_then_is_named_with_its_mean() -> None:
+    def now_and_then(rank: int, step: int, work: dict[str, float]) -> None:
+        if rank == 5 and step % 3 == 0:
+            work["aten::mm"] += 36
+
+    [one] = found(now_and_then, steps=30)
+    assert (one.cause, one.ranks, one.operator) == ("slow-rank", (5,), "aten::mm")
+    assert one.added_ns == pytest.approx(12 * MS, rel=0.1)
+
+
 def test_pauses_that_only_one_rank_has_now_and_then_are_a_finding() -> None:
     def pauses(rank: int, step: int, work: dict[str, float]) -> None:
         if rank == 5 and step % 3 == 0:

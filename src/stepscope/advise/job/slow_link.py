@@ -24,7 +24,7 @@ _NAMED = 8
 def slow_link_findings(
     tables: JobTables, links: pl.DataFrame, gain: Callable[[list[str]], Gain | None]
 ) -> list[Finding]:
-    """Return a finding for each slow link, or for a machine all of whose links to others are slow.
+    """Return a finding for each slow link, or for a machine all of whose links to others, or to one other, are slow.
 
     Args:
         tables: The tables of the job.
@@ -39,32 +39,43 @@ def slow_link_findings(
     on_host = tables.ranks.filter(pl.col("device") == "cpu")["rank"].to_list()
     all_there = pl.col("ranks").list.eval(pl.element().is_in(on_host)).list.all()
     links = links.filter(~(all_there & (pl.col("machines") == 1)).fill_null(value=False))
-    for machine, rows in _by_machine(links, host_of):
+    for between, rows in _by_machine(links, host_of):
         saved = gain([row["link"] for row in rows])
         # Links of one machine are slow at the same time: the longest counts.
         added = max(round((row["transit_ns"] - row["peers_transit_ns"]) / steps) for row in rows)
         if step_ns and (added if saved is None else saved.ns) >= _WORTH * step_ns:
-            findings.append(_finding(rows, machine, host_of, (added, saved, step_ns)))
+            findings.append(_finding(rows, between, host_of, (added, saved, step_ns)))
     return findings
 
 
-def _by_machine(links: pl.DataFrame, host_of: dict[int, str]) -> list[tuple[str | None, list[Row]]]:
-    """Put slow links together that are all links of one machine to others; each of the others stands alone."""
-    between = links.filter(pl.col("machines") == 2).rows(named=True)
+def _by_machine(links: pl.DataFrame, host_of: dict[int, str]) -> list[tuple[tuple[str, ...], list[Row]]]:
+    """Put slow links together that are all links of one machine to others, or all between two; the others stand alone.
+
+    Where only one of them is as fast as its peers, the job still waits for the others.
+    """
     slow = links.filter("slow").rows(named=True)
-    of_host: dict[str, list[Row]] = defaultdict(list)
+    of_machines: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    between = links.filter(pl.col("machines") == 2).rows(named=True)
     for row in between:
-        for host in {host_of[rank] for rank in row["ranks"] if rank in host_of}:
-            of_host[host].append(row)
-    whole = [(host, rows) for host, rows in of_host.items() if len(rows) > 1 and all(row["slow"] for row in rows)]
-    if len(whole) == 1 and len(whole[0][1]) < len(between):
-        names = {row["link"] for row in whole[0][1]}
-        return [*whole, *((None, [row]) for row in slow if row["link"] not in names)]
-    return [(None, [row]) for row in slow]
+        hosts = tuple(sorted({host_of[rank] for rank in row["ranks"] if rank in host_of}))
+        for machines in {hosts, *((host,) for host in hosts)}:
+            of_machines[machines].append(row)
+    whole = {
+        machines: rows
+        for machines, rows in of_machines.items()
+        if 1 < len(rows) < len(between) and all(row["slow"] for row in rows)
+    }
+    alone = [machines for machines in whole if len(machines) == 1]
+    together = alone if len(alone) == 1 else [machines for machines in whole if len(machines) == 2]
+    names = {row["link"] for machines in together for row in whole[machines]}
+    return [
+        *((machines, whole[machines]) for machines in together),
+        *(((), [row]) for row in slow if row["link"] not in names),
+    ]
 
 
 def _finding(
-    rows: list[Row], machine: str | None, host_of: dict[int, str], cost: tuple[int, Gain | None, float]
+    rows: list[Row], between: tuple[str, ...], host_of: dict[int, str], cost: tuple[int, Gain | None, float]
 ) -> Finding:
     worst = max(rows, key=lambda row: float(row["ratio"]))
     added, saved, step_ns = cost
@@ -73,9 +84,9 @@ def _finding(
     machines = sorted({host_of[rank] for rank in ranks if rank in host_of})
     where = "" if not machines else f" ({' and '.join(machines)})" if len(machines) < 3 else ""
     who = f"ranks {ranks[0]} and {ranks[1]}" if pair else f"the {worst['kind']} group of ranks {_listed(ranks)}"
-    if machine is not None:
-        who, where = f"{machine} and other machines", ""
-        ranks = [rank for rank in ranks if host_of[rank] == machine]
+    if between:
+        who, where = " and ".join([*between, "other machines"][:2]), ""
+        ranks = [rank for rank in ranks if host_of.get(rank) in between]
     others = "the other link of its sort" if worst["peers"] == 1 else f"the other {worst['peers']:,} links of its sort"
     title = (
         f"Between {who}{where} data move at {worst['bandwidth']:.3g} GB/s, over {others} at "

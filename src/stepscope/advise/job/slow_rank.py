@@ -23,21 +23,25 @@ _CONTRADICTS, _AGREES = 0.2, 0.5
 
 
 def slow_rank_findings(
-    tables: JobTables, slow: pl.DataFrame, works: list[OwnWork], order: pl.DataFrame | None, gains: tuple[Gain, Lost]
+    tables: JobTables,
+    slow: pl.DataFrame,
+    works: tuple[list[OwnWork], list[OwnWork]],
+    order: pl.DataFrame | None,
+    gains: tuple[Gain, Lost],
 ) -> list[Finding]:
     """Return a finding for each slow rank, or for a machine whose ranks are all slow for one cause.
 
     Args:
         tables: The tables of the job.
         slow: What :func:`stepscope.cluster.slow.slow_ranks.slow_ranks` returns.
-        works: The work of the ranks.
+        works: The work of the ranks in the usual step, and in the mean of all: that of ranks whose hiccups recur.
         order: What :func:`stepscope.cluster.slow.slow_ranks.arrival_order` returns; None if no clock is known.
         gains: What the job's step saves if some ranks are as fast as their peers, by whatever is known; and what it
             loses by one rank, where the recorded job says who waited for whom.
     """
     gain, lost = gains
     rows = slow.filter("slow").sort("added_ns", descending=True).rows(named=True)
-    found = [(row, diagnose(tables, row, works)) for row in rows if _others_wait(row, lost)]
+    found = [(row, diagnose(tables, row, works[row["recurs"]])) for row in rows if _others_wait(row, lost)]
     everyone = {int(row["rank"]) for row, _ in found}
     late = {} if order is None else {row["rank"]: row for row in order.rows(named=True)}
     findings = []

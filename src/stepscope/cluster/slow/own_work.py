@@ -139,12 +139,12 @@ class OwnWork:
         return factors
 
 
-def work_by_role(tables: JobTables, role_of: dict[int, int]) -> list[OwnWork]:
+def work_by_role(tables: JobTables, role_of: dict[int, int], *, usual: bool = True) -> list[OwnWork]:
     """Return the work of the ranks of each role; a rank with kernels is compared by them, else by its operators.
 
     A work takes as long as its calls a step, times what a call takes in the median of the steps: that holds if a step
     has a hiccup, and if the device's work of one step is counted in another. Of hosts that wait for cores, it is what a
-    call takes in the quietest steps.
+    call takes in the quietest steps. What is not ``usual``, but recurs in some steps, is in the mean of all.
     """
     rows = tables.operators.filter(
         pl.col("step").is_not_null()
@@ -154,18 +154,19 @@ def work_by_role(tables: JobTables, role_of: dict[int, int]) -> list[OwnWork]:
     with_kernels = set(rows.filter(pl.col("kind") == "kernel")["rank"])
     rows = rows.filter((pl.col("kind") == "kernel") | ~pl.col("rank").is_in(with_kernels))
     steps = tables.steps.group_by("rank").agg(pl.col("step").n_unique().cast(pl.Float64).alias("steps"))
-    usual = _usual_step(tables)
+    quantile = _usual_step(tables)
     one_call, calls = pl.col("total") / pl.col("count"), pl.col("count").sum() / pl.col("steps").first()
+    total = pl.col("total").sum() / pl.col("steps").first()
     # Waits for a core only lengthen calls: how close together the shortest ones lie says how certain they are.
-    quiet = one_call.quantile(usual + 0.25) - one_call.quantile(usual, "lower")
+    quiet = one_call.quantile(quantile + 0.25) - one_call.quantile(quantile, "lower")
     each = (
         rows.group_by("rank", *WORK, "step", maintain_order=True)
         .agg(pl.col("total", "count").sum())
         .join(steps, on="rank")
         .group_by("rank", *WORK, maintain_order=True)
         .agg(
-            (one_call.quantile(usual, "lower") * calls).alias("mean"),
-            ((quiet if usual < 0.5 else one_call.std() / pl.len().sqrt()) * calls).fill_null(0).alias("error"),
+            (one_call.quantile(quantile, "lower") * calls if usual else total).alias("mean"),
+            ((quiet if quantile < 0.5 else one_call.std() / pl.len().sqrt()) * calls).fill_null(0).alias("error"),
         )
     )
     found = []

@@ -242,7 +242,9 @@ def _compared(times: OwnTime, whole: OwnTime, works: list[OwnWork], delayed: Fla
         _above(usual) > named / 2 - _UNCERTAIN * aftermath
     )
     if whole is not times:
-        slow &= _persists(times, whole, working)
+        lasts, comes_again = _persists(times, whole, working)
+        slow &= lasts
+        recurs |= slow & comes_again
     slow &= (~np.isnan(whole.own)).sum(axis=1) > 1
     counted = np.where(hiccups & ~recurs[:, None], np.nan, own - _median(own[~slow], axis=0))
     added = np.where(recurs, _mean(counted), _middle(counted))
@@ -310,26 +312,27 @@ def _above(usual: Floats) -> Floats:
     return usual - np.nanmin(usual) if len(usual) == 2 else usual
 
 
-def _persists(times: OwnTime, whole: OwnTime, working: dict[int, float]) -> Flags:
-    """Return who takes longer in most steps: of the means of steps, one step could be all.
+def _persists(times: OwnTime, whole: OwnTime, working: dict[int, float]) -> tuple[Flags, Flags]:
+    """Return who takes longer in most steps, and whose computing does again and again: of means, one step may be all.
 
-    Calls are compared by their median, so longer computing shows there. Of the other parts, what is left without the
-    longest step and its neighbours counts: a pause may lie across their borders.
+    What is left without the longest step and its neighbours counts: a pause may lie across their borders. Of computing,
+    which one step may do for another, the median of the calls tells, too.
     """
-    found = np.zeros(len(times.ranks), dtype=np.bool_)
+    lasts, comes_again = np.zeros((2, len(times.ranks)), dtype=np.bool_)
     more = {part: times.parts[part] - _median(times.parts[part], axis=0) for part in PARTS}
     for row, rank in enumerate(times.ranks):
         part = max(PARTS, key=lambda name: np.nan_to_num(more[name][row, 0]))
         least = _LASTING * float(more[part][row, 0])
-        if part == "computing":
-            found[row] = working.get(rank, 0.0) > least
-            continue
         by_step = whole.parts[part][row] - _median(whole.parts[part], axis=0)
         longest = int(np.nanargmax(by_step)) if not np.isnan(by_step).all() else 0
         rest = np.delete(by_step, range(max(longest - 1, 0), min(longest + 2, len(by_step))))
         rest = rest if len(rest) else np.sort(by_step)[:-1]
-        found[row] = len(rest) > 0 and np.nanmean(rest) > least
-    return found
+        lasts[row] = len(rest) > 0 and np.nanmean(rest) > least
+        if part == "computing":
+            always = working.get(rank, 0.0) > least
+            comes_again[row] = lasts[row] and not always
+            lasts[row] |= always
+    return lasts, comes_again
 
 
 def _noise(excess: Floats, usual: Floats) -> float:

@@ -74,3 +74,11 @@ def test_without_machines_a_link_is_only_possible() -> None:
     tables = JobTables(steps=job.tables.steps)
     [one] = slow_link_findings(tables, link_speeds(moved), lambda _links: None)
     assert (one.confidence, one.gain_ns) == (Confidence.POSSIBLE, None)
+
+
+def test_all_links_between_two_machines_are_one_finding() -> None:
+    hosts = ["a", "a", "b", "b", "c", "c", "d", "d"]
+    [one] = findings(with_slow((2, 4), (3, 5)), hosts)
+    assert one.link is None
+    assert one.title.startswith("Between b and c data move at ")
+    assert one.ranks == (2, 3, 4, 5)
