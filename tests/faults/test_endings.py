@@ -219,7 +219,7 @@ def test_a_signal_after_the_window_shows_what_was_recorded(
     (rank,) = Run(run).ranks
     assert manifest(run)["status"] == "complete"  # of the window
     assert rank.summary.run.ended
-    assert rank.summary.run.steps >= 30
+    assert rank.summary.run.count >= 30
 
 
 @pytest.mark.parametrize(
