@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from stepscope.comparison.comparison import SINGLE, Comparison, Side
+from stepscope.comparison.exact import MemoryUse
 from stepscope.comparison.gates import FAILED, PASSED, UNSURE, Gate, between, parse_gates
 
 
@@ -35,3 +37,29 @@ def test_the_line_lies_at_half_the_limit(
     change: float, low: float, high: float, detectable: float, outcome: str
 ) -> None:
     assert between(change, (low, high), detectable, 0.05) == outcome
+
+
+def compared(**found: object) -> Comparison:
+    return Comparison(a=Side(name="a", runs=[]), b=Side(name="b", runs=[]), design=SINGLE, **found)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("peak", "outcome"), [(1015, PASSED), (1021, FAILED), (None, UNSURE), (900, PASSED)])
+def test_a_peak_of_memory_fails_beyond_its_limit(peak: int | None, outcome: str) -> None:
+    # Given a device whose peak changes, and what is reserved, which does not count
+    memory = [
+        MemoryUse(device=device, what=what, a=1000, b=b)
+        for device, what, b in (("cuda:0", "allocated", peak), ("cuda:0", "reserved", 9000))
+    ]
+    [found] = compared(memory=memory).judge("memory:2%")
+    assert found.outcome == outcome
+    if peak is not None:
+        assert found.why == f"the peak on cuda:0: {peak / 1000 - 1:+.2%}"
+
+
+@pytest.mark.parametrize(
+    ("compilations", "outcome"), [((2, 2), PASSED), ((2, 3), FAILED), ((3, 0), PASSED), ((None, 4), UNSURE)]
+)
+@pytest.mark.parametrize("name", ["compilations", "recompilations"])
+def test_more_compilations_fail(compilations: tuple[int | None, int | None], outcome: str, name: str) -> None:
+    [found] = compared(compilations=compilations).judge(f"count:{name}")
+    assert found.outcome == outcome

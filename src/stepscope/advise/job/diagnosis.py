@@ -148,8 +148,8 @@ def _host_bound(tables: JobTables, row: Row) -> Diagnosis:
         f"it spends {amount} ms more than its peers {where}",
         (Evidence(text=text, value=float(row["host_ns"]), unit="ns", rank=rank),),
         "Look at what its host does that others do not: logging, checkpoints or checks on one rank, a slower or busy "
-        "processor, a power plan, cores of the wrong socket. Recorded with stacks (`with_stack`), it names "
-        "the Python code.",
+        "processor, a power plan, cores of the wrong socket. Recorded with stacks (`stepscope run --stacks`, "
+        "`with_stack=True`), it names the Python code.",
     )
 
 

@@ -60,6 +60,31 @@ def test_a_tracer_in_python_costs_the_time_of_its_own_frames() -> None:
     assert found == {"profiler-left-on": pytest.approx(5_000_000, rel=0.01)}
 
 
+@pytest.mark.parametrize("where", ["torch__state", "torch__used"])
+def test_hooks_of_the_model_cost_what_runs_in_them(where: str) -> None:
+    # Given a hook that the program registered on 12 layers, or on tensors, in which half of each step is seen
+    hook = {"function": "Monitor.look", "file": "/home/me/monitor.py", "line": 20, "count": 12}
+    fact: Any = {"models": [{"hooks": [hook]}]} if where == "torch__state" else {"tensor_hooks": [hook]}
+    training = Training(**{where: fact})
+    training.run_steps()
+    program = {"file": "/home/me/train.py", "line": 9, "function": "main"}
+    inside = {"file": "/home/me/monitor.py", "line": 24, "function": "Monitor.look"}
+    for stack, frames in enumerate(([inside, program], [program])):
+        training.rank.add("stacks", id=stack, frames=frames)
+    for number in range(40):
+        for stack, at in ((0, 0), (1, STEP // 2)):
+            training.rank.add(
+                "samples", ts=ORIGIN + number * STEP + at, dur=STEP // 2, cpu=STEP // 2, count=2, process=7, thread=7,
+                name="MainThread", state="python", stack=stack,
+            )  # fmt: skip
+    found = {finding.cause: finding for finding in training.findings()}
+    assert found["hooks-left-on"].gain_ns == pytest.approx(STEP / 2, rel=0.01)
+    assert found["hooks-left-on"].title.endswith("runs in hooks of the model: look (monitor.py:20)")
+    assert found["hooks-left-on"].evidence[0].text.startswith("12 places with such a hook")
+    # Then what runs in the hook is told as the hook, and not again as Python of that line
+    assert all("monitor.py" not in other.title for cause, other in found.items() if cause != "hooks-left-on")
+
+
 @pytest.mark.parametrize(("updates", "gain"), [(2, 4_000_000), (6, None)])
 def test_gradients_of_paddle_for_weights_that_no_optimizer_updates_are_told(updates: int, gain: int | None) -> None:
     # Given a backward through a head and two layers below it with two weights each, and an optimizer of two or six
