@@ -74,6 +74,40 @@ def test_no_home_no_locale_no_colour(tmp_path: Path, script: Path) -> None:
 
 
 @pytest.mark.slow
+def test_no_directory_for_temporary_files_can_be_written_to(tmp_path: Path, script: Path) -> None:
+    # Given a machine on which /tmp and its like are read-only; of what lies below, /mnt is this test's directory
+    read_only = (
+        "for place in /tmp /var/tmp /dev/shm; do mount --bind $place $place; mount -o remount,ro,bind $place; done"
+    )
+    inside = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        f'set -e; mount --bind {tmp_path} /mnt; {read_only}; cd /mnt; exec "$@"',
+        "-",
+    ]
+    if subprocess.run([*inside, "sh", "-c", "! touch /tmp/file"], capture_output=True, check=False).returncode:
+        pytest.skip("cannot mount anything here")
+    ours = [sys.executable, "-m", "stepscope"]
+
+    def run(*command: str) -> str:
+        done = subprocess.run(
+            [*inside, *ours, *command], env=environment(), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    # When a training is recorded there, reported, exported and asked, then all is as elsewhere
+    assert run("run", "--output", "runs", script.name, "12") == "trained 12\n"
+    assert recorded_spans(runs(tmp_path / "runs")[0])
+    assert "lost         nothing" in run("report", "runs", "--html")
+    run("export", "runs", "--to", "all", "--output", "files")
+    assert (tmp_path / "files" / "trace.pftrace").stat().st_size
+
+
+@pytest.mark.slow
 def test_the_program_sees_its_own_environment(tmp_path: Path, script: Path) -> None:
     text = (
         "import os, sys, threading, warnings, logging, locale, signal, gc\n"
