@@ -14,6 +14,10 @@ DISTURBED = 0.2
 #: Kernels of templates have names of a thousand characters; the sentence shows so many of them.
 NAME_LENGTH = 80
 
+#: Parts of a step in which a device does nothing; and the share of a step above which that needs a cause.
+_RESTS = frozenset({"host only", "sync", "idle"})
+_MOST = 0.5
+
 #: Losses after which it is not known what was lost of a step.
 _INCOMPLETE = frozenset({"file_cut", "file_corrupt", "database_damaged", "capture_missing", "operators_missing"})
 
@@ -79,17 +83,19 @@ def _not_typical(summary: Summary) -> str | None:
 
 
 def _well(summary: Summary) -> str:
-    host = "operators' self time" if summary.sampled == 1 else "steps, estimated from a sample"
-    said = ["Nothing stands out"]
     largest = max(summary.split, key=lambda part: part.share, default=None)
+    # Where the device rests most of the time, its largest kernel says nothing: what the host does then is said.
+    rests = summary.on_device and largest is not None and largest.name in _RESTS and largest.share > _MOST
+    said = []
     if largest is not None and largest.share:
-        said.append(f"the step is {percent_text(largest.share)} {largest.name}")
-    for entries, what in ((summary.kernels, "device work"), (summary.operators, host)):
-        if entries:
-            name = entries[0].name
-            name = name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
-            said.append(f"{name} is {percent_text(entries[0].share)} of the {what}")
-            break
-    else:
+        whole = "step" if summary.steps.count else "recording"
+        said.append(f"the {whole} is {percent_text(largest.share)} {largest.name}")
+    host = "operators' self time" if summary.sampled == 1 else "steps, estimated from a sample"
+    lists = [(summary.kernels, "device work"), (summary.operators, host)]
+    entries, what = next((each for each in (reversed(lists) if rests else lists) if each[0]), ((), ""))
+    if not entries:
         return "No operator and no device work was recorded."
-    return f"{said[0]}: {', '.join(said[1:])}."
+    name = entries[0].name
+    name = name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
+    said.append(f"{name} is {percent_text(entries[0].share)} of the {what}")
+    return f"{'No single cause' if rests else 'Nothing'} stands out: {', '.join(said)}."

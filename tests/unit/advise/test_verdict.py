@@ -36,6 +36,18 @@ def test_a_healthy_step_is_described(summary: Summary) -> None:
     assert rank_verdict([], on_host).endswith("aten::mm is 100 % of the operators' self time.")
 
 
+def test_a_device_that_rests_is_not_healthy(summary: Summary) -> None:
+    rests = tuple(replace(part, share=0.9 if part.name == "host only" else 0.05) for part in summary.split)
+    said = rank_verdict([], replace(summary, split=rests))
+    host = "aten::mm is 100 % of the operators' self time."
+    assert said == f"No single cause stands out: the step is 90 % host only, {host}"
+
+
+def test_without_steps_the_whole_is_the_recording(summary: Summary) -> None:
+    said = rank_verdict([], replace(summary, steps=replace(summary.steps, count=0)))
+    assert said.startswith("Nothing stands out: the recording is 40 % computing")
+
+
 def test_a_long_name_is_cut(summary: Summary) -> None:
     long = replace(summary, kernels=(Entry("x" * 2000, "kernel", 1, 1, 1.0),))
     assert f"{'x' * 79}… is 100 %" in rank_verdict([], long)
