@@ -167,7 +167,7 @@ def test_a_terminated_program_keeps_its_recording_and_dies_of_the_signal(
 LATE = (
     TRAINING
     + """
-import time
+import subprocess, time
 from stepscope.collect.session import session as sessions
 number, moment, seen = getattr(signal, sys.argv[1]), sys.argv[2], 0
 before = signal.getsignal(signal.SIGTERM)
@@ -184,8 +184,11 @@ for step_number in range(400):
             if not child: time.sleep(600)
             os.kill(child, number)
             print(os.waitpid(child, 0)[1] == number, flush=True)
-        else:
+        elif moment == "by itself":
             os.kill(os.getpid(), number)
+            print("goes on", flush=True)
+        else:
+            subprocess.run(["kill", f"-{int(number)}", str(os.getpid())])
 print("trained", flush=True)
 """
 )
@@ -223,16 +226,17 @@ def test_a_signal_after_the_window_shows_what_was_recorded(
 
 
 @pytest.mark.parametrize(
-    ("moment", "code", "said"), first_quick([("in a fork", 0, "True\ntrained\n"), ("handled", 9, "")], 2)
+    ("moment", "code", "said"),
+    first_quick([("in a fork", 0, "True\ntrained\n"), ("handled", 9, ""), ("by itself", -signal.SIGTERM, "")], 3),
 )
 def test_signals_of_others_are_theirs(tmp_path: Path, output: Path, moment: str, code: int, said: str) -> None:
-    # Given a program with a handler of its own, or one that ends a child that it forked
+    # Given a program with a handler of its own, one that ends a child that it forked, and one that ends itself
     path = tmp_path / "train.py"
     path.write_text(LATE)
     done = stepscope_run(output, "-q", "--steps", "2:3", path, "SIGTERM", moment)
     assert (done.returncode, done.stdout) == (code, said), done.stderr
     (run,) = runs(output)
-    assert Run(run).ranks[0].summary.run.ended
+    assert Run(run).ranks[0].summary.run.ended == (moment != "by itself")
 
 
 def test_a_training_that_hangs_dies_of_the_signal(tmp_path: Path, output: Path) -> None:

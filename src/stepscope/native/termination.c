@@ -3,7 +3,7 @@
  *
  * Python's own handlers would not do. They run on the main thread, between two bytecodes: a training that hangs in a
  * collective would no longer die. And `signal.getsignal` would show them to a program that asks whether a signal is
- * free.
+ * free. A program that sends the signal to itself goes no further, as without stepscope: it dies at once.
  */
 #ifdef __linux__
 #define _XOPEN_SOURCE 700
@@ -27,12 +27,13 @@ static void die_of(int number) {
     kill(getpid(), number);
 }
 
-static void handle(int number) {
-    int error = errno;
-    if (getpid() == owner && watching && !arrived) {
+static void handle(int number, siginfo_t *info, void *context) {
+    int error = errno, own = info->si_code <= 0 && info->si_code != SI_TIMER && info->si_pid == owner;
+    (void)context;
+    if (getpid() == owner && watching && !arrived && !own) {
         arrived = number;
         timer_settime(limit, 0, &patience, NULL);
-    } else /* a fork, a second signal, the limit, or after the watch: it does not wait */
+    } else /* a fork, a second signal, the limit, the program's own signal to itself, or after the watch: now */
         die_of(getpid() == owner && arrived ? arrived : number);
     errno = error;
 }
@@ -42,7 +43,7 @@ static void handle(int number) {
  */
 EXPORT int ss_termination_watch(int number, int seconds) {
     struct sigevent again = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = number};
-    struct sigaction ours = {.sa_handler = handle, .sa_flags = SA_RESTART | SA_ONSTACK}, now;
+    struct sigaction ours = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK}, now;
     if (getpid() == 1 || sigaction(number, NULL, &now) || now.sa_handler != SIG_DFL)
         return 0;
     if (owner != getpid() && timer_create(CLOCK_MONOTONIC, &again, &limit))
@@ -64,7 +65,7 @@ EXPORT void ss_termination_end(void) {
         return;
     watching = 0;
     for (int number = 1; number <= LAST; number++)
-        if (sigaction(number, NULL, &now) == 0 && now.sa_handler == handle)
+        if (sigaction(number, NULL, &now) == 0 && now.sa_sigaction == handle)
             signal(number, SIG_DFL);
     if (arrived)
         die_of(arrived);

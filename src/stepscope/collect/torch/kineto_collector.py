@@ -1,6 +1,6 @@
 """What PyTorch does: operators, kernels, copies, memory, stacks and collectives, recorded by Kineto.
 
-No event becomes a Python object here: Kineto writes its own JSON file. Features that the installed torch (2.1 to 2.13)
+No event becomes a Python object here: Kineto writes its own JSON file. Features that the installed torch (2.1 to 2.14)
 lacks are detected and omitted.
 """
 

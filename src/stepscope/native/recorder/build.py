@@ -17,7 +17,7 @@ from pathlib import Path
 _HERE = Path(__file__).parent
 
 #: First and last version of torch whose headers the recorder supports.
-FIRST, LAST = (2, 1), (2, 13)
+FIRST, LAST = (2, 1), (2, 14)
 
 #: From this version on, torch's headers need C++20.
 _CPP20 = (2, 10)
