@@ -88,6 +88,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "ss_sampler_figures": (None, [pointer]),
         "ss_sampler_threads": (int64, [pointer, int64]),
         "ss_termination_watch": (ctypes.c_int, [ctypes.c_int, ctypes.c_int]),
+        "ss_termination_pass": (ctypes.c_int, [ctypes.c_int]),
         "ss_termination_waiting": (ctypes.c_int, []),
         "ss_termination_end": (None, []),
         "ss_cupti_names": (int64, [pointer, ctypes.c_uint64, pointer, pointer, pointer, ctypes.c_uint64]),

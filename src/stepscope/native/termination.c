@@ -55,6 +55,16 @@ EXPORT int ss_termination_watch(int number, int seconds) {
     return sigaction(number, &ours, NULL) == 0;
 }
 
+/* Let a signal that Python has handled wait as one from outside does. Returns 0 if it is not watched. */
+EXPORT int ss_termination_pass(int number) {
+    struct sigaction now;
+    if (getpid() != owner || !watching || arrived || sigaction(number, NULL, &now) || now.sa_sigaction != handle)
+        return 0;
+    arrived = number;
+    timer_settime(limit, 0, &patience, NULL);
+    return 1;
+}
+
 /* Return the signal that waits; 0: none. */
 EXPORT int ss_termination_waiting(void) { return getpid() == owner ? arrived : 0; }
 
@@ -77,6 +87,7 @@ EXPORT void ss_termination_end(void) {
 #define EXPORT __attribute__((visibility("default")))
 #endif
 EXPORT int ss_termination_watch(int number, int seconds) { return (void)number, (void)seconds, 0; }
+EXPORT int ss_termination_pass(int number) { return (void)number, 0; }
 EXPORT int ss_termination_waiting(void) { return 0; }
 EXPORT void ss_termination_end(void) {}
 #endif

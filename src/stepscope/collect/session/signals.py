@@ -77,6 +77,9 @@ class TerminationGuard:
                 previous(number, frame)
             else:
                 _sigaction(number, self._in_c[number])
+                library = native.loaded()
+                if library is not None and library.ss_termination_pass(number):
+                    threading.Event().wait()  # the process dies as soon as the run is complete
                 os.kill(os.getpid(), number)
 
         if self._action is None:  # after the window, a handler that the program set later may still call ours
