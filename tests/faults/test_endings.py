@@ -188,7 +188,7 @@ for step_number in range(400):
             os.kill(os.getpid(), number)
             print("goes on", flush=True)
         else:
-            subprocess.run(["kill", f"-{int(number)}", str(os.getpid())])
+            subprocess.run(["sh", "-c", f"kill -{int(number)} {os.getpid()}"])
 print("trained", flush=True)
 """
 )
