@@ -49,20 +49,12 @@ def test_each_is_sampled_besides_the_others(recording: Recording, options: Optio
 
 @pytest.mark.parametrize("options", [{"host_sys": ("cpu", "osrt")}], indirect=True)
 def test_values_are_those_of_the_process(recording: Recording) -> None:
-    # Given: a process that computes all the time, and waits a hundred times on another thread
-    stop = threading.Event()
-
-    def waits() -> None:
-        for _ in range(100):
-            stop.wait(0.005)
-
-    thread = threading.Thread(target=waits)
+    # Given: a process that computes and sleeps in turn, so that its main thread gives its core up all the time
     with recording.of(HostCollector()):
         before, user, begin = psutil.Process().num_ctx_switches().voluntary, time.process_time(), time.perf_counter()
-        thread.start()
-        while thread.is_alive():
-            sum(range(10_000))
-        seconds = time.perf_counter() - begin
+        while (seconds := time.perf_counter() - begin) < 0.5:
+            sum(range(50_000))
+            time.sleep(0.001)
         computed = (time.process_time() - user) / seconds
         switches = psutil.Process().num_ctx_switches().voluntary - before
     samples = by_name(recording.read())
