@@ -377,6 +377,27 @@ shutil.rmtree(folder)
     assert "Traceback" not in done.stderr
 
 
+def test_a_run_that_the_program_removes_after_its_second_window_is_no_traceback(tmp_path: Path, output: Path) -> None:
+    # Given a program whose steps become longer, so that it is recorded twice, and that then removes its runs
+    path = tmp_path / "train.py"
+    path.write_text(
+        f"""{TRAINING}
+import pathlib, shutil, time
+folder, number = pathlib.Path({str(output)!r}), 0
+while number < 600 and sum('"complete"' in path.read_text() for path in folder.rglob("manifest.json")) < 2:
+    step(); time.sleep(0.002 if number < 12 else 0.012); number += 1
+shutil.rmtree(folder)
+for _ in range(20): step(); time.sleep(0.012)
+print(number < 600, flush=True)
+"""
+    )
+    done = stepscope_run(output, path)
+    assert (done.returncode, done.stdout) == (0, "True\n")
+    # (whether the times of all steps were written once more before the end is a matter of chance)
+    assert done.stderr.splitlines()[-1].startswith("stepscope: No results: ")
+    assert all(line.startswith("stepscope: ") for line in done.stderr.splitlines())
+
+
 @pytest.mark.slow
 def test_a_program_that_leaves_with_a_code_says_so(tmp_path: Path, output: Path) -> None:
     process = start(output, tmp_path / "train.py", "sys.exit(3)")

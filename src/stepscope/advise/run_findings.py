@@ -17,10 +17,10 @@ from stepscope.cluster.job import Job
 from stepscope.errors import InputError
 from stepscope.run import RankRun, Run
 
-#: Of a job of more ranks these are read whole: the first that findings name, and some of the others.
+#: Of a job of more ranks some are read whole: so many that findings name, and so many of the others.
 _FEW_RANKS = 8
 _NAMED, _USUAL = 2, 3
-#: More bytes of captures are not read for this: it would take seconds.
+#: Of such a job, a rank with more bytes of captures is not read: that would take seconds.
 _LARGE = 64 << 20
 #: Causes of a rank by itself that say why it keeps others waiting.
 _BECAUSE = {
@@ -57,7 +57,7 @@ def findings_of_job(run: Run, opened: Job) -> list[Finding]:
     misfits = [finding for finding in of_job if finding.cause in MISFITS]
     others = [finding for finding in of_job if finding.cause not in MISFITS]
     usual, slow = usual_and_slow(run.ranks, [rank for finding in others for rank in finding.ranks])
-    shared, own = _of_ranks(usual, slow, all_of_them=len(usual) == len(run.ranks))
+    shared, own = _of_ranks(usual, slow, sample=len(run.ranks) > _FEW_RANKS)
     known = {finding.cause for finding in shared}
     told = [made_slow_by(finding, own) for finding in others]
     named = [cause for cause in told if cause is not None and cause.cause not in known]
@@ -107,26 +107,27 @@ def _differs(one: Finding, reason: Finding) -> bool:
 def usual_and_slow(ranks: Sequence[RankRun], named: Sequence[int]) -> tuple[list[RankRun], list[RankRun]]:
     """Return the ranks that speak for all, and those that findings name: of a few ranks all, and none.
 
-    Ranks of which the captures are not here, or are large, are left out.
+    Of a rank of which only the summary was made, nothing else is read.
     """
+    whole = [rank for rank in ranks if not rank.reduced]
     if len(ranks) <= _FEW_RANKS:
-        return [*filter(_can_be_read, ranks)], []
-    by_number = {rank.directory.rank: rank for rank in ranks}
+        return whole, []
+    by_number = {rank.directory.rank: rank for rank in whole}
+    others = [rank for number, rank in by_number.items() if number not in named]
+    usual = [others[place * (len(others) - 1) // (_USUAL - 1)] for place in range(min(_USUAL, len(others)))]
     slow = [by_number[number] for number in [*dict.fromkeys(named)][:_NAMED] if number in by_number]
-    others = [rank for number, rank in by_number.items() if number not in named] or list(ranks)
-    usual = [others[place * (len(others) - 1) // (_USUAL - 1)] for place in range(_USUAL)]
-    return [*filter(_can_be_read, dict.fromkeys(usual))], [*filter(_can_be_read, slow)]
+    return [*filter(_is_small, usual)], [*filter(_is_small, slow)]
 
 
-def _can_be_read(rank: RankRun) -> bool:
+def _is_small(rank: RankRun) -> bool:
     try:
         return sum(path.stat().st_size for capture in rank.captures for path in capture.all) <= _LARGE
     except (InputError, OSError):
-        return False  # elsewhere, or gone: the job's findings name it
+        return False  # the job's findings name it
 
 
 def _of_ranks(
-    usual: Sequence[RankRun], slow: Sequence[RankRun], *, all_of_them: bool
+    usual: Sequence[RankRun], slow: Sequence[RankRun], *, sample: bool
 ) -> tuple[list[Finding], list[Finding]]:
     """Return the findings that at least half of the usual ranks have, and those of each rank by itself.
 
@@ -149,8 +150,8 @@ def _of_ranks(
             gain = statistics.median_low(finding.gain_ns or 0 for _, finding in alike)
             chosen = next(finding for _, finding in alike if (finding.gain_ns or 0) == gain)
             some = tuple(rank for rank, _ in alike)
-            if not all_of_them:
-                said = f"seen on rank {', '.join(map(str, some))}; of the other ranks only summaries were read"
+            if sample:
+                said = f"seen on rank {', '.join(map(str, some))} of the {len(usual)} usual ones that were read whole"
                 chosen = msgspec.structs.replace(chosen, evidence=(*chosen.evidence, Evidence(text=said)))
             shared.append(msgspec.structs.replace(chosen, ranks=() if len(alike) == len(usual) else some))
     return shared, own

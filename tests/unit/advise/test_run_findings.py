@@ -81,7 +81,7 @@ def test_what_all_ranks_share_is_told_at_any_number_of_ranks(tmp_path: Path, ran
     [finding] = stepscope.findings(waiting_ranks(tmp_path / "job", ranks, waits={*range(ranks)}))
     assert (finding.cause, finding.ranks) == ("data-loader-slow", ())
     assert finding.gain_ns == pytest.approx(60e6, rel=0.1)
-    assert any("seen on rank 0, 7, 15;" in one.text for one in finding.evidence) == (ranks == 16)
+    assert any("seen on rank 0, 7, 15 of the 3 usual ones" in one.text for one in finding.evidence) == (ranks == 16)
 
 
 def test_what_one_usual_rank_of_many_has_is_not_told_of_all(tmp_path: Path) -> None:
@@ -89,10 +89,9 @@ def test_what_one_usual_rank_of_many_has_is_not_told_of_all(tmp_path: Path) -> N
     assert shared == []
 
 
-def test_a_reduced_job_tells_what_its_ranks_share_where_their_captures_are(tmp_path: Path) -> None:
-    captures, reduced = waiting_ranks(tmp_path / "job", 16, waits={*range(16)}), tmp_path / "reduced"
+def test_of_ranks_that_were_reduced_nothing_but_the_summaries_is_read(tmp_path: Path) -> None:
+    captures, reduced = waiting_ranks(tmp_path / "job", 4, waits={*range(4)}), tmp_path / "reduced"
     assert main(["reduce", str(captures), "--output", str(reduced)]) == 0
-    assert [one.cause for one in stepscope.findings(reduced)] == ["data-loader-slow"]
-    # When the captures are gone, the summaries still say what the ranks are to each other
+    at_hand = stepscope.findings(reduced)
     captures.rename(tmp_path / "elsewhere")
-    assert stepscope.findings(reduced) == []
+    assert stepscope.findings(reduced) == at_hand

@@ -103,16 +103,16 @@ class RecordedWindow:
             self._directory.write_manifest({**found, "status": status, "losses": losses, "messages": messages})
 
     def exchange(self, other: RecordedWindow) -> None:
-        """Wait until the files of both are complete, and let the two change places.
-
-        Raises:
-            OSError: They cannot be moved.
-        """
+        """Wait until the files of both are complete, and let the two change places, unless the program removed them."""
         self.wait()
         other.wait()
         aside = self.rank_path.with_name(f".{self.rank_path.name}")
-        for source, target in ((self.rank_path, aside), (other.rank_path, self.rank_path), (aside, other.rank_path)):
-            source.rename(target)
+        try:
+            self.rank_path.rename(aside)
+            other.rank_path.rename(self.rank_path)
+            aside.rename(other.rank_path)
+        except OSError:
+            return
         self._directory, other._directory = other._directory, self._directory
         for recorded in (self, other):
             if recorded._window is not None:
