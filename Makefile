@@ -76,8 +76,10 @@ test-again:
 # for make would begin other tests while it is looked for, and those of torch take the longest.
 ready: environments browser
 
+# Options of the slow tests of torch; what CI leaves out stands in .ci/run.
+REST :=
 test-quick-torch test-rest-torch: test-%-torch: ready
-	$(call tested,torch,$*,,$(WORKERS))
+	$(call tested,torch,$*,$(if $(filter rest,$*),$(REST)),$(WORKERS))
 
 $(FRAMEWORKS:%=test-quick-%): test-quick-%: ready
 	$(call tested,$*,quick,tests/frameworks,$(FRAMEWORK_WORKERS))
