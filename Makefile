@@ -76,7 +76,7 @@ test-again:
 # for make would begin other tests while it is looked for, and those of torch take the longest.
 ready: environments browser
 
-# Options of the slow tests of torch; what CI leaves out stands in .ci/run.
+# Further options of pytest for `test-rest-torch`; .ci/run sets them.
 REST :=
 test-quick-torch test-rest-torch: test-%-torch: ready
 	$(call tested,torch,$*,$(if $(filter rest,$*),$(REST)),$(WORKERS))
