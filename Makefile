@@ -7,6 +7,7 @@ PADDLE ?= 3.3.1
 JAX ?= 0.10.2
 #: What JAX programs save with.
 ORBAX ?= 0.12.8
+GRAIN ?= 0.2.18
 # Versions of trainers besides the newest: TRAINERS="transformers==4.57.1 accelerate==1.11.0 lightning==2.5.6 keras==3.12.*"
 TRAINERS ?=
 # CUPTI with its headers and those of CUDA it includes: the oldest and newest minor of each major that is supported.
@@ -22,7 +23,7 @@ SITE := .envs/site
 
 QUIET := --quiet --disable-pip-version-check
 #: What an install of stepscope depends on: pyproject.toml or the C sources changing installs again.
-SOURCES := pyproject.toml setup.py $(wildcard src/stepscope/native/*.[ch])
+SOURCES := pyproject.toml setup.py $(wildcard src/stepscope/native/*.[ch] src/stepscope/native/recorder/hush.*)
 #: Python processes of one run of the tests: two for PyTorch, which has most of them, one for another framework.
 WORKERS ?= 2
 FRAMEWORK_WORKERS ?= 1
@@ -159,7 +160,7 @@ endef
 	touch $@
 
 .envs/jax/.framework:
-	$(call made,jax) jax==$(JAX) orbax-checkpoint==$(ORBAX)
+	$(call made,jax) jax==$(JAX) orbax-checkpoint==$(ORBAX) grain==$(GRAIN)
 	touch $@
 
 $(ENV)/.ready: .envs/torch/.framework $(SOURCES)

@@ -112,6 +112,16 @@ setup(
             extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra", "-fvisibility=hidden"],
             optional=True,
             py_limited_api=bool(ABI3),
-        )
+        ),
+        # Kineto's recordings need this file where no recorder was built. The recorder compiles it, too.
+        Extension(
+            "stepscope.native._hush",
+            sources=[str(NATIVE / "recorder/hush.cpp")],
+            depends=[str(NATIVE / "recorder/hush.h")],
+            language="c++",
+            extra_compile_args=["-O2", "-std=c++17", "-Wall", "-Wextra", "-fvisibility=hidden"],
+            optional=True,
+            py_limited_api=bool(ABI3),
+        ),
     ],
 )

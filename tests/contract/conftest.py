@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from stepscope.collect import annotations
+from tests.frameworks.left_behind import own_threads
 
 
 class Surroundings:
@@ -23,6 +24,7 @@ class Surroundings:
 
     def __init__(self) -> None:
         self.threads = frozenset(thread for thread in threading.enumerate() if thread.is_alive())
+        self.own_threads = own_threads()
         self.gc_callbacks = tuple(map(id, gc.callbacks))
         self.finders = tuple(map(id, sys.meta_path))
         self.handlers = tuple(signal.getsignal(number) for number in sorted(signal.valid_signals()))

@@ -33,7 +33,7 @@ def torch_is_warm() -> None:
 ELSEWHERE = {
     *("mindspore", "minddata", "mindspore_shapes", "parallel", "mindspore_state"),
     *("paddle", "paddle_data", "paddle_state"),
-    *("jax", "jax_state"),
+    *("jax", "jax_state", "grain"),
     *("nvml", "cupti", "python_stacks"),
 }
 

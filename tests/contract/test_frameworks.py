@@ -49,7 +49,7 @@ def test_its_launcher_does_not_train(framework: Framework) -> None:
 
 def test_collectors_start_in_this_order() -> None:
     assert [entry.name for entry in registry.COLLECTORS] == [
-        *("torch", "mindspore", "paddle", "jax", "dataloader", "minddata", "paddle_data"),
+        *("torch", "mindspore", "paddle", "jax", "dataloader", "minddata", "paddle_data", "grain"),
         *("compilations", "garbage", "stack_samples", "cupti", "machine", "threads", "host", "nvml"),
         *("torch_state", "mindspore_state", "parallel", "mindspore_shapes", "paddle_state", "jax_state"),
         "python_stacks",

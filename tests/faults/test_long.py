@@ -61,11 +61,13 @@ MILLIONS = """
 import sys, torch
 import stepscope
 torch.set_num_threads(1)
-value = torch.ones(4)
+value, first = torch.ones(4), torch.zeros(1, dtype=torch.long)
 with stepscope.profile(collector="native", output=sys.argv[1], analyse="later", quiet=True) as profile:
     for step in range(100):
         for _ in range(int(sys.argv[2]) // 100):
             torch.neg(value)
+            torch.index_select(value, 0, first)
+            torch.sum(value).item()
         profile.step()
 profile.recorded[0].wait(60)
 """
@@ -74,7 +76,7 @@ profile.recorded[0].wait(60)
 @pytest.mark.slow
 def test_ten_million_events_are_read_in_bounded_memory(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    count = 10_000_000
+    count, each = 1_120_000, 9  # operators of one round: those of the program and those inside them
     done = python("-c", MILLIONS, tmp_path / "runs", str(count), timeout=580)
     assert done.returncode == 0, done.stderr
     (run,) = runs(tmp_path / "runs")
@@ -85,7 +87,8 @@ def test_ten_million_events_are_read_in_bounded_memory(tmp_path: Path) -> None:
     assert max(peak, before) < 4 << 20  # KiB
     statistic = stepscope.open(run).ranks[0].result("op_statistic")
     calls = dict(statistic.select("OP Type", "Count").iter_rows())  # type: ignore[union-attr]
-    assert calls["aten::neg"] == count
+    assert calls["aten::neg"] == calls["aten::index_select"] == calls["aten::item"] == count
+    assert sum(calls.values()) >= each * count > 10_000_000
 
 
 @pytest.mark.slow

@@ -148,6 +148,7 @@ _JAX = Framework(
     compilations=("stepscope.collect.jax.jax_compilations", "JaxCompilations"),
     steps=("stepscope.collect.jax.jax_steps", "JaxSteps"),
     uses=("stepscope.collect.jax.jax_state", "JaxUses"),
+    waits=CollectorEntry("grain", "stepscope.collect.jax.jax_waits", "GrainCollector"),
     extras=(CollectorEntry("jax_state", "stepscope.collect.jax.jax_state", "JaxState"),),
     trial=lambda jax: jax.numpy.ones([8]).sum().block_until_ready(),
 )

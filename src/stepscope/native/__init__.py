@@ -1,6 +1,7 @@
 """C functions for the hot loops, called through ctypes; each has a Python fallback with equal results.
 
-Only ``cupti.c``, ``sampler.c`` and ``termination.c`` have no fallback: they must not wait for the GIL.
+Only ``cupti.c``, ``sampler.c`` and ``termination.c`` have no fallback: they must not wait for the GIL; that of
+``own_thread.c`` is a thread of Python's.
 
 The library is built with the package if a C compiler exists. ``STEPSCOPE_NATIVE=0`` switches it off.
 """
@@ -91,6 +92,9 @@ def _declare(library: ctypes.CDLL) -> None:
         "ss_termination_pass": (ctypes.c_int, [ctypes.c_int]),
         "ss_termination_waiting": (ctypes.c_int, []),
         "ss_termination_end": (None, []),
+        "ss_thread_start": (pointer, [pointer, text, ctypes.c_double]),
+        "ss_thread_stop": (None, [pointer, ctypes.c_int]),
+        "ss_thread_join": (ctypes.c_int, [pointer, ctypes.c_double]),
         "ss_cupti_names": (int64, [pointer, ctypes.c_uint64, pointer, pointer, pointer, ctypes.c_uint64]),
     }
     for name, (result, arguments) in functions.items():

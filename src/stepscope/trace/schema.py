@@ -75,6 +75,9 @@ STEP_SOURCES: tuple[str, ...] = ("declared", "inferred")
 #: Key of `metadata`: the fraction of the operators that was recorded, where it is less than 1. Steps, kernels and
 #: everything that PyTorch does not mark itself are all there.
 SAMPLE = "operator_sample"
+
+#: Key of `metadata`: of each number of classes that a loss had, its targets that were looked at and those it ignores.
+TARGETS = "torch.targets"
 #: Key of `metadata`: which totals of the source were compared with the tables; what differs is a row of `losses`.
 TOTALS = "totals_compared"
 #: Beginning of keys of `metadata`: the rows of the result of that name as the source states them, under the result's
@@ -249,6 +252,7 @@ _ALL = (
         may("phase", "enum:phase", "Part of the step, taken from the scope; null if unknown."),
         may("shape", "text", "Type and shape of the result: `f32[64,128]`; several in parentheses."),
         may("operands", "text", "Types and shapes of the operands, separated by commas."),
+        may("takes", "text", "Names of the instructions that made the operands; of a fusion's parameter, what it is."),
         may(
             "flops",
             "int64",

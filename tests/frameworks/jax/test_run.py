@@ -221,3 +221,47 @@ def test_parts_of_steps_are_not_among_the_steps_of_the_run(
     rows = rank.results["step_times"]
     assert isinstance(rows, pl.DataFrame)
     assert rows["Step"].to_list() == list(range(iterations))
+
+
+#: Its program calls Python back, which runs hundreds of programs of its own on a thread of XLA's.
+CALLING_BACK = """
+import jax, jax.numpy as jnp, numpy as np
+
+def mask(scores):
+    out = np.zeros(scores.shape, np.float32)
+    for row in range(len(scores)):
+        out[row, np.asarray(scores[row]).argsort()[-4:]] = 1
+    return out
+
+def loss(weights, x):
+    hidden = x @ weights["in"] + weights["bias"]
+    shape = jax.ShapeDtypeStruct(hidden.shape, jnp.float32)
+    hidden = hidden * jax.pure_callback(mask, shape, jax.lax.stop_gradient(hidden))
+    return ((hidden @ weights["out"] - x) ** 2).mean()
+
+@jax.jit
+def update(weights, x):
+    value, gradients = jax.value_and_grad(loss)(weights, x)
+    return jax.tree.map(lambda a, b: a - 0.05 * b, weights, gradients), value
+
+rng = np.random.default_rng(0)
+sizes = {"in": (512, 256), "bias": 256, "out": (256, 512)}
+weights = {name: jnp.asarray(rng.normal(size=size) / 20, jnp.float32) for name, size in sizes.items()}
+data = rng.normal(size=(8192, 512)).astype(np.float32)
+for number in range(30):
+    weights, value = update(weights, data[256 * number :][:256])
+    value.block_until_ready()
+"""
+
+
+def test_what_is_called_back_ends_no_step_of_its_own(tmp_path: Path, output: Path) -> None:
+    done = stepscope_run(output, script(tmp_path, CALLING_BACK))
+    assert done.returncode == 0, done.stderr
+    rank = stepscope.open(runs(output)[0]).ranks[0]
+    recorded, spans = (rank.tables[name].collect() for name in ("steps", "spans"))
+    # Then each step lasts as long as its run of the program, and all work lies in the steps
+    calls = spans.filter(pl.col("name").cast(pl.String).str.contains("callback")).drop_nulls("step")
+    longest = calls.group_by("step").agg(pl.col("dur").max()).sort("step")
+    assert longest["step"].to_list() == recorded["number"].to_list()
+    assert (recorded["dur"] >= longest["dur"]).all()
+    assert rank.tables["losses"].collect().filter(what="spans_outside_steps").is_empty()

@@ -102,6 +102,51 @@ def test_a_network_compiled_by_to_static(tmp_path: Path, output: Path) -> None:
         assert inside == [calls] * 5, name
 
 
+#: A network of layers, parts of which Paddle compiles; prints after each step how many parts were.
+IN_PARTS = """
+import paddle
+import stepscope
+from paddle.jit.sot.opcode_translator.executor.executor_cache import OpcodeExecutorCache
+
+inner = paddle.nn.Sequential(paddle.nn.Linear(16, 32), paddle.nn.ReLU(), paddle.nn.Linear(32, 4))
+net = paddle.jit.to_static(paddle.nn.Sequential(inner, paddle.nn.ReLU()))
+optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+
+def step():
+    net(paddle.ones([8, 16])).mean().backward()
+    optimizer.step()
+    optimizer.clear_grad()
+    print(OpcodeExecutorCache().translate_count, flush=True)
+"""
+
+
+def check_parts(run: Path, printed: str) -> None:
+    """Check that nothing was compiled behind the first step, and that the compiled network is a forward pass."""
+    counts = [int(line) for line in printed.split()]
+    assert counts[0] > 0
+    assert set(counts) == {counts[0]}
+    spans = stepscope.open(run).tables["spans"].collect().with_columns(pl.col("kind", "name").cast(pl.String))
+    forwards = spans.filter((pl.col("kind") == "phase") & (pl.col("name") == "Sequential"))
+    assert forwards.filter(pl.col("step") == spans["step"].max()).height == 1
+
+
+def test_a_recording_does_not_make_parts_compile_again(tmp_path: Path, output: Path) -> None:
+    path = script(tmp_path, f"{IN_PARTS}\nfor _ in range(14):\n    step()\n")
+    done = stepscope_run(output, "--steps", "4:8", path, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(output)
+    check_parts(run, done.stdout)
+
+
+def test_parts_that_compile_while_recorded_do_not_compile_again(tmp_path: Path, output: Path) -> None:
+    recorded = f"with stepscope.profile(output={str(output)!r}, analyse='later') as profile:"
+    loop = f"{recorded}\n    for _ in range(4):\n        step()\n        profile.step()\nstep()\n"
+    done = python(script(tmp_path, IN_PARTS + loop), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(output)
+    check_parts(run, done.stdout)
+
+
 #: A number of Python that changes makes a program of each step.
 SCALED = """
 import paddle

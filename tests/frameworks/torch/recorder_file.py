@@ -87,7 +87,8 @@ def read(path: Path) -> Recording:
     ledger = LossLedger(path.name)
     facts: dict[str, Any] = {}
     clocks, threads, names, rates = [], {}, {}, []
-    free: dict[int, Operator] = {}
+    # (ticks, identity, the operator that begins; None at its end), of all threads
+    free: list[tuple[int, int, Operator | None]] = []
     for block in read_frames(path, ledger, MAGIC, VERSION):
         if block[:1] == FACTS:
             facts.update(json.loads(unpack(block[1:])))
@@ -113,10 +114,16 @@ def read(path: Path) -> Recording:
     for number, name in names.items():
         if number in threads:
             threads[number].name = name
+    begun: dict[int, Operator] = {}
+    for ticks, identity, operator in sorted(free, key=lambda mark: mark[0]):
+        if operator is not None:
+            begun[identity] = operator
+        elif identity in begun:
+            begun.pop(identity).end = ticks
     return Recording(facts, clocks, list(threads.values()), ledger.rows(), facts.get("closed", False), rates)
 
 
-def _read_words(thread: Thread, words: tuple[int, ...], free: dict[int, Operator]) -> None:
+def _read_words(thread: Thread, words: tuple[int, ...], free: list[tuple[int, int, Operator | None]]) -> None:
     at, level = 0, 0
     operator: Operator | None = None
     while at < len(words):
@@ -158,7 +165,7 @@ def _read_words(thread: Thread, words: tuple[int, ...], free: dict[int, Operator
             assert operator is not None
             assert thread.open.pop() is operator
             operator.identity = value
-            free[value] = operator
+            free.append((operator.begin, value, operator))
         elif tag is Tag.LEVEL:
             level = value
         elif tag is Tag.END:
@@ -170,10 +177,8 @@ def _read_words(thread: Thread, words: tuple[int, ...], free: dict[int, Operator
                 ended.end = value
         elif tag is Tag.END_OF:
             assert words[at] >> 60 == Tag.IDENTITY
-            began = free.pop(words[at] & (1 << 60) - 1, None)
+            free.append((value, words[at] & (1 << 60) - 1, None))
             at += 1
-            if began is not None:
-                began.end = value
         elif tag is Tag.MEMORY:
             values = words[at : at + 5]
             assert all(word >> 60 == Tag.VALUE for word in values)

@@ -18,6 +18,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 import stepscope
 from tests.frameworks.torch.programs import forked, manifest, runs
@@ -261,6 +262,40 @@ def test_ranges_that_end_in_another_order_or_on_another_thread(tmp_path: Path) -
     times = {o.name: (o.begin, o.end or 0) for o in recording.operators}
     assert times["first"][0] < times["second"][0] < times["first"][1] < times["third"][0] < times["second"][1]
     assert times["second"][1] < times["third"][1]
+
+
+def test_targets_that_a_loss_ignores_are_counted(tmp_path: Path) -> None:
+    words, pixels, none = torch.randn(40, 7), torch.randn(2, 5, 4, 4), torch.zeros(0, dtype=torch.long)
+    labels, mask = torch.arange(40) % 7, torch.arange(32).view(2, 4, 4) % 5
+
+    def program() -> None:
+        cross_entropy = torch.nn.functional.cross_entropy
+        cross_entropy(words, labels.where(labels < 5, -100))
+        cross_entropy(words, labels, ignore_index=3)
+        cross_entropy(pixels, mask, ignore_index=4)
+        # Without memory of their own, or without rows: nothing is counted, and nothing fails.
+        cross_entropy(torch.zeros(0, 9), none)
+        torch.vmap(cross_entropy)(words.view(4, 10, 7), labels.view(4, 10))
+        cross_entropy(words.to("meta"), labels.to("meta"))
+        with FakeTensorMode():
+            cross_entropy(torch.randn(4, 11), torch.ones(4, dtype=torch.long))
+
+    recording, run = record(tmp_path, program, record_shapes=True)
+    counted = {classes: (rows, ignored) for classes, rows, ignored in recording.facts["targets"]}
+    seven = int((labels >= 5).sum() + (labels == 3).sum())
+    assert counted == {7: (80, seven), 5: (32, int((mask == 4).sum()))}
+    facts = dict(stepscope.open(run).ranks[0].tables["metadata"].collect().iter_rows())
+    assert json.loads(facts["torch.targets"]) == recording.facts["targets"]
+
+
+def test_targets_of_one_recording_do_not_count_in_the_next(tmp_path: Path) -> None:
+    target = torch.tensor([0, -100])
+    first, _ = record(
+        tmp_path / "first", lambda: torch.nn.functional.cross_entropy(torch.randn(2, 3), target), record_shapes=True
+    )
+    assert first.facts["targets"] == [[3, 2, 1]]
+    second, _ = record(tmp_path / "second", lambda: torch.ones(1), record_shapes=True)
+    assert second.facts["targets"] == []
 
 
 # In a process of its own: torch.compile cannot work any more where operators have gone.

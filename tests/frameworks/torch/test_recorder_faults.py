@@ -12,7 +12,7 @@ import pytest
 import stepscope
 from stepscope.trace.blocks import read_frames
 from stepscope.trace.losses import CATALOGUE, LossLedger
-from stepscope.trace.recorder_layout import MAGIC, VERSION
+from stepscope.trace.recorder_layout import CLOCK, CLOCK_BLOCK, MAGIC, VERSION
 from tests.frameworks.torch.programs import TRAINING, environment, forked, manifest, runs
 from tests.frameworks.torch.recorder_file import read
 from tests.sizes import Size
@@ -105,11 +105,14 @@ def test_a_step_of_a_damaged_recording_is_that_of_the_whole_one(
     whole = step_parts(long_recording)
     assert len(whole) == 60
     run = shutil.copytree(long_recording, tmp_path / "run")
+    frames = list(read_frames(capture(run), LossLedger(""), MAGIC, VERSION))
     if isinstance(damage, float):
         content = capture(run).read_bytes()
         capture(run).write_bytes(content[: int(damage * len(content))])
+        left = list(read_frames(capture(run), LossLedger(""), MAGIC, VERSION))
+        places = list(range(len(left), len(frames)))
     else:
-        middle = len(list(read_frames(capture(run), LossLedger(""), MAGIC, VERSION))) // 2
+        middle = len(frames) // 2
         places = [middle] if damage == "a block" else [middle - 2, middle + 1]
         without(capture(run), *places).replace(capture(run))
     # Then: a step is the same, or not recorded: what is missing is never idle
@@ -119,9 +122,24 @@ def test_a_step_of_a_damaged_recording_is_that_of_the_whole_one(
     lost = losses.filter(pl.col("what") == "steps_not_recorded")["count"].sum()
     assert len(found) + lost == 60
     assert len(found) < 60
-    # and of the five pieces, at most two are not used
-    kept = damage - 0.4 if isinstance(damage, float) else 0.2
-    assert len(found) >= 60 * kept
+    # and a step of which nothing can be missing is recorded
+    assert steps_outside(long_recording, frames, places) <= found.keys()
+
+
+def steps_outside(run: Path, frames: list[bytes], places: list[int]) -> set[int]:
+    """Return the steps that end before, or begin after, all that the blocks at these places may have held.
+
+    A block holds words from the reading of the clocks before it to the second one behind it.
+    """
+    readings = {n: CLOCK_BLOCK.unpack(f)[3] for n, f in enumerate(frames) if f[:1] == CLOCK and n not in places}
+    steps = stepscope.open(run).ranks[0].tables["steps"].collect()
+    inside = set()
+    for place in places:
+        begin = max((at for n, at in readings.items() if n < place), default=0)
+        end = sorted((at for n, at in readings.items() if n > place))[1:2]
+        touched = (pl.col("ts") + pl.col("dur") > begin) & (pl.col("ts") < (end[0] if end else 2**63 - 1))
+        inside |= set(steps.filter(touched)["number"])
+    return set(steps["number"]) - inside
 
 
 @pytest.fixture(scope="module")

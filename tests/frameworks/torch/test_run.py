@@ -372,6 +372,35 @@ def test_a_program_that_ends_in_the_window_keeps_what_there_is(tmp_path: Path, o
     assert manifest(run)["losses"] == {"steps_not_recorded": 2}
 
 
+def test_a_program_sees_no_thread_that_records_it(tmp_path: Path, output: Path) -> None:
+    # Given a program that asks for its threads in the window, and profiles itself with stacks after it
+    text = (
+        TRAINING
+        + """
+import json, statistics, sys, threading, time
+
+seen, states, traced = set(), [], []
+for _ in range(9):
+    step()
+    seen |= {thread.name for thread in threading.enumerate()}
+    states.append(len(sys._current_frames()))
+while threading.active_count() > 1:
+    time.sleep(0.01)
+for _ in range(9):
+    with torch.profiler.profile(with_stack=True) as own:
+        step()
+    own.export_chrome_trace("own.json")
+    events = json.load(open("own.json"))["traceEvents"]
+    traced.append(len({event["tid"] for event in events if event.get("cat") == "python_function"}))
+print(sorted(seen), statistics.median(states), statistics.median(traced))  # one may begin while a thread works
+"""
+    )
+    done = stepscope_run(output, "--skip", "1", "--active", "20", script(tmp_path, text), cwd=tmp_path)
+    # Then they are its own
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "['MainThread'] 1 1\n"
+
+
 def test_a_program_that_profiles_itself_is_left_alone(tmp_path: Path, output: Path) -> None:
     text = TRAINING + (
         "import stepscope\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.torch.programs import TRAINING, forked_run, manifest, runs
+from tests.frameworks.torch.programs import TRAINING, environment, forked_run, manifest, runs
 
 #: torch's line about a block that was allocated before the recording; see torch's c10/core/CPUAllocator.cpp.
 LINE = "Memory block of unknown size was allocated before the profiling started"
@@ -34,11 +34,14 @@ for number in range(20):
 )
 
 
-@pytest.mark.parametrize("collector", ["native", "kineto"])
+@pytest.mark.parametrize("collector", ["native", "kineto", "kineto, for nothing is built"])
 def test_torchs_warning_of_freed_blocks_is_left_out_and_nothing_else(tmp_path: Path, collector: str) -> None:
     script = tmp_path / "train.py"
     script.write_text(FREEING)
-    done = forked_run(tmp_path / "runs", "--collector", collector, "--profile-memory", script)
+    collector, _, unbuilt = collector.partition(", ")
+    asked = ["--collector", "auto" if unbuilt else collector, "--profile-memory"]
+    changed = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "CXX": "no-compiler", "PATH": ""} if unbuilt else {}
+    done = forked_run(tmp_path / "runs", *asked, script, env=environment(**changed))
     assert done.returncode == 0, done.stderr
     (run,) = runs(tmp_path / "runs")
     described = manifest(run)["collectors"]["torch"]

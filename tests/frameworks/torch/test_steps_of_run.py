@@ -49,6 +49,37 @@ def recorded(folder: Path, *arguments: object) -> subprocess.CompletedProcess[st
     return done
 
 
+#: A frozen part is put into evaluation mode in each forward pass; the whole network evaluates once.
+FROZEN = """
+import torch
+torch.set_num_threads(1)
+frozen, head = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout()), torch.nn.Linear(64, 8)
+frozen.requires_grad_(False)
+model = torch.nn.Sequential(frozen, head)
+optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+for step in range(40):
+    frozen.eval()
+    model(torch.randn(8, 64)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == 30:
+        model.eval()
+        with torch.no_grad():
+            for _ in range(100):
+                model(torch.randn(8, 64))
+        model.train()
+"""
+
+
+def test_a_frozen_part_in_evaluation_mode_is_no_evaluation(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FROZEN)
+    done = forked("-m", "stepscope", "run", "--output", tmp_path / "runs", script)
+    assert done.returncode == 0, done.stderr
+    events = stepscope.open(tmp_path / "runs").tables["run_events"].collect()
+    assert events["name"].cast(pl.String).to_list().count("evaluation") == 1
+
+
 def test_an_evaluation_and_a_checkpoint_are_named(tmp_path: Path) -> None:
     said = " ".join(recorded(tmp_path, 120).stderr.split())
     run = stepscope.open(tmp_path / "runs")

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.collect.cuda import cupti_library
-from stepscope.collect.cuda.cupti_recorder import KINDS, CuptiRecorder
+from stepscope.collect.cuda.cupti_recorder import KINDS, PATIENCE, CuptiRecorder
 from stepscope.collect.options import Activity
+from stepscope.collect.own_thread import OwnThread
 from stepscope.collect.protocol import NothingHere
 from stepscope.trace.cupti_layout import Kind
 
@@ -39,8 +39,7 @@ class CuptiCollector:
     def __init__(self) -> None:
         self._context: Context | None = None
         self._recorder: CuptiRecorder | None = None
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: OwnThread | None = None
         self._process = os.getpid()
         self._description: dict[str, object] = {}
 
@@ -72,8 +71,9 @@ class CuptiCollector:
         if self._recorder is not None:
             self._recorder.start()
         elif self._context is not None:
-            self._thread = threading.Thread(target=self._wait, name="stepscope-cupti-wait", daemon=True)
-            self._thread.start()
+            self._description["waited"] = "the program did not use CUDA"
+            self._thread = OwnThread("stepscope-cuda", self._begin_when_used)
+            self._thread.start(_INTERVAL)
 
     def stop(self) -> list[Path]:
         """Wait for the GPUs and close the file.
@@ -83,10 +83,9 @@ class CuptiCollector:
         """
         if os.getpid() != self._process:
             return []
-        self._stop.set()
         thread, self._thread = self._thread, None
         if thread is not None:
-            thread.join()
+            thread.stop(PATIENCE, last=False)
         recorder = self._recorder
         if recorder is None:
             return []
@@ -114,13 +113,12 @@ class CuptiCollector:
             library=library.path, version=library.version, cuda=f"{cuda // 100}.{cuda % 100}", kinds=len(kinds)
         )
 
-    def _wait(self) -> None:
-        """Wait until the program uses CUDA, then record, unless another profiler then uses CUPTI."""
-        self._description["waited"] = "the program did not use CUDA"
-        while not self._stop.wait(_INTERVAL):
-            if cupti_library.driver() is not None:
-                self._begin_late()
-                return
+    def _begin_when_used(self, _last: bool) -> float:  # noqa: FBT001 - an OwnThread calls it
+        """Record as soon as the program uses CUDA, unless another profiler then uses CUPTI."""
+        if cupti_library.driver() is None:
+            return _INTERVAL
+        self._begin_late()
+        return 0
 
     def _begin_late(self) -> None:
         reason = other_user()

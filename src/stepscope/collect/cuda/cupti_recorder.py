@@ -32,6 +32,7 @@ from stepscope.collect.cuda.cupti_driver import Driver
 from stepscope.collect.cuda.cupti_library import CuptiError, CuptiLibrary
 from stepscope.collect.cuda.cupti_names import KernelNames
 from stepscope.collect.journal.values import text
+from stepscope.collect.own_thread import OwnThread
 from stepscope.native.cupti import CuptiBuffers
 from stepscope.trace.blocks import FrameWriter, pack, write_failure
 from stepscope.trace.cupti_layout import BUFFER, FACTS, FETCH_INTERVAL, MAGIC, RECORDS, Kind
@@ -90,9 +91,7 @@ class CuptiRecorder:
         self._names = KernelNames()
         self._frames: FrameWriter | None = None
         self._threads: int | None = None
-        self._process = os.getpid()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stepscope-cupti", daemon=True)
+        self._thread = OwnThread("stepscope-cupti", self._fetch)
 
     def start(self) -> None:
         """Begin to record.
@@ -111,7 +110,7 @@ class CuptiRecorder:
             call("cuptiActivityRegisterCallbacks", ctypes.c_void_p(requested), ctypes.c_void_p(completed))
             self._threads = self._library.use_system_threads()
             self._enable()
-            self._thread.start()
+            self._thread.start(FETCH_INTERVAL)
         except BaseException:
             self._undo()
             self.path.unlink(missing_ok=True)
@@ -123,11 +122,7 @@ class CuptiRecorder:
         Raises:
             TimeoutError: A GPU, CUPTI or the disk hangs. The file stays as it is.
         """
-        self._stop.set()
-        if self._thread.ident is None or os.getpid() != self._process:
-            return
-        self._thread.join(PATIENCE)
-        if self._thread.is_alive():
+        if not self._thread.stop(PATIENCE):
             message = f"The GPU's last records did not arrive within {PATIENCE:.0f} s."
             raise TimeoutError(message)
 
@@ -164,18 +159,21 @@ class CuptiRecorder:
                     raise
                 self.missing[kind.name.lower()] = str(error)
 
-    def _run(self) -> None:
+    def _fetch(self, last: bool) -> float:  # noqa: FBT001 - an OwnThread calls it
         try:
-            while not self._stop.wait(FETCH_INTERVAL):
+            if last:
+                self._finish()
+            else:
                 self._library.call("cuptiActivityFlushAll", ctypes.c_uint32(0))
                 self._write_full()
-            self._finish()
         except Exception as error:  # noqa: BLE001 - law 1: counted and logged; the training goes on
             loss, reason = write_failure(error)
             self._loss(loss)
             _LOG.warning("stepscope: cannot write %s (%s): the file ends here, training goes on.", self.path, reason)
-        finally:
+            last = True
+        if last:
             self._undo()
+        return 0 if last else FETCH_INTERVAL
 
     def _finish(self) -> None:
         handle = cupti_library.driver()

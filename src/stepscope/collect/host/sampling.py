@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING
+
+from stepscope.collect.own_thread import OwnThread
 
 if TYPE_CHECKING:
     from stepscope.collect.journal.journal import Journal
@@ -61,16 +62,17 @@ class Sampler:
         self._sources = sources
         self._what = what
         self._totals: dict[tuple[str, str], tuple[int, float]] = {}
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._due = 0
+        self._thread: OwnThread | None = None
         self._samples = 0
         self._cost_ns = 0
 
     def start(self) -> None:
         """Take the base of counters that are differences, and start the thread."""
         self._read(perf_counter_ns(), self._sources)
-        self._thread = threading.Thread(target=self._run, name=f"stepscope-{self._what}", daemon=True)
-        self._thread.start()
+        self._due = perf_counter_ns() + self._period_ns
+        self._thread = OwnThread(f"stepscope-{self._what}", self._sample_what_is_due)
+        self._thread.start(self._period_ns / 1e9)
 
     def stop(self) -> None:
         """Take a last sample and end the thread.
@@ -78,14 +80,11 @@ class Sampler:
         Raises:
             TimeoutError: The thread hangs in a reading. It records nothing more, and ends after the reading.
         """
-        self._stop.set()
         thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join(PATIENCE)
-            if thread.is_alive():
-                self._journal = None
-                message = f"A reading of the {self._what}'s counters takes longer than {PATIENCE:.0f} s."
-                raise TimeoutError(message)
+        if thread is not None and not thread.stop(PATIENCE):
+            self._journal = None
+            message = f"A reading of the {self._what}'s counters takes longer than {PATIENCE:.0f} s."
+            raise TimeoutError(message)
 
     def describe(self) -> dict[str, object]:
         """Return the number of samples, their mean CPU time, and the missing counters with reasons."""
@@ -94,17 +93,17 @@ class Sampler:
         described: dict[str, object] = {"samples": self._samples, "sample_cost_ns": mean_ns, "period_ms": period_ms}
         return {**described, "missing": self.missing} if self.missing else described
 
-    def _run(self) -> None:
-        due = perf_counter_ns() + self._period_ns
-        while not self._stop.wait(max(due - perf_counter_ns(), 0) / 1e9):
-            now = perf_counter_ns()
-            due = max(due, now) + self._period_ns
+    def _sample_what_is_due(self, last: bool) -> float:  # noqa: FBT001 - an OwnThread calls it
+        now = perf_counter_ns()
+        if last:
+            # Rates over less than half a period are noise; only sources without any sample are read all the same.
+            enough = [source for source in self._sources if now - source.last_ns >= source.period_ns // 2]
+            self._sample(now, [*enough, *(s for s in self._sources if not s.recorded and s not in enough)])
+        else:
+            self._due = max(self._due, now) + self._period_ns
             almost = now + self._period_ns // 2
             self._sample(now, [source for source in self._sources if almost - source.last_ns >= source.period_ns])
-        # Rates over less than half a period are noise; only sources without any sample are read all the same.
-        now = perf_counter_ns()
-        enough = [source for source in self._sources if now - source.last_ns >= source.period_ns // 2]
-        self._sample(now, [*enough, *(s for s in self._sources if not s.recorded and s not in enough)])
+        return max(self._due - perf_counter_ns(), 1) / 1e9
 
     def _sample(self, now_ns: int, sources: list[CounterSource]) -> None:
         cost_ns = thread_time_ns()

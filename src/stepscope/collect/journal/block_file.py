@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.collect.journal.values import text
+from stepscope.collect.own_thread import OwnThread
 from stepscope.trace.blocks import FrameWriter, pack, write_failure
 from stepscope.trace.clock import take_anchor
 
@@ -51,9 +51,8 @@ class BlockFile:
         self._frames: FrameWriter | None = FrameWriter(path)
         self._facts = {"process": os.getpid(), "host": text(socket.gethostname())}
         self._anchor = take_anchor()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"stepscope-{path.stem}", daemon=True)
-        self._thread.start()
+        self._thread = OwnThread(f"stepscope-{path.stem}", self._write_what_waits)
+        self._thread.start(INTERVAL)
 
     def close(self) -> None:
         """Write the remaining records and mark the file as complete; idempotent.
@@ -61,33 +60,28 @@ class BlockFile:
         Raises:
             TimeoutError: The disk hangs; the file stays incomplete.
         """
-        self._stop.set()
-        self._thread.join(_PATIENCE)
-        if self._thread.is_alive():
+        if not self._thread.stop(_PATIENCE):
             message = f"Writing {self.path.name} takes longer than {_PATIENCE:.0f} s."
             raise TimeoutError(message)
 
-    def _run(self) -> None:
+    def _write_what_waits(self, last: bool) -> float:  # noqa: FBT001 - an OwnThread calls it
         try:
-            while not self._stop.wait(INTERVAL):
-                self._write_waiting({})
-            self._write_waiting({"closed": True})
+            before, self._anchor = self._anchor, take_anchor()
+            anchors = [(anchor.monotonic, anchor.epoch, anchor.uncertainty) for anchor in (before, self._anchor)]
+            for block in self._blocks():
+                self._append({**self._facts, "anchors": anchors, **block})
+            if last:
+                self._append({**self._facts, "anchors": anchors, "closed": True})
         except Exception as error:  # noqa: BLE001 - law 1: counted and logged; training goes on
             loss, reason = write_failure(error)
             self._journal.loss(loss)
             self._journal.warn(self.path, reason)
-        finally:
+            last = True
+        if last:
             frames, self._frames = self._frames, None
             if frames is not None:
                 frames.close()
-
-    def _write_waiting(self, last: dict[str, Any]) -> None:
-        before, self._anchor = self._anchor, take_anchor()
-        anchors = [(anchor.monotonic, anchor.epoch, anchor.uncertainty) for anchor in (before, self._anchor)]
-        for block in self._blocks():
-            self._append({**self._facts, "anchors": anchors, **block})
-        if last:
-            self._append({**self._facts, "anchors": anchors, **last})
+        return 0 if last else INTERVAL
 
     def _blocks(self) -> Iterator[Mapping[str, Any]]:
         while block := self._take():

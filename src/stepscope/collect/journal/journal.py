@@ -45,6 +45,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from stepscope.collect.journal.values import finite, plain, text
+from stepscope.collect.own_thread import OwnThread
 from stepscope.trace.blocks import FrameWriter, pack, write_failure
 from stepscope.trace.clock import Anchor, take_anchor
 from stepscope.trace.losses import CATALOGUE, LossLedger
@@ -104,10 +105,10 @@ class Journal:
         self._anchor = take_anchor()
         self._facts: dict[str, Any] = {"process": os.getpid(), "host": text(socket.gethostname())}
         self._frames = FrameWriter(path)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stepscope-journal", daemon=True)
+        self._flushed = time.monotonic()
+        self._thread = OwnThread("stepscope-journal", self._flush_when_due)
         try:
-            self._thread.start()
+            self._thread.start(TICK)
         except RuntimeError:
             self._frames.close()
             raise
@@ -213,9 +214,7 @@ class Journal:
         done = self._exclusively(self._finish, timeout)
         self._take_losses()  # of the last blocks, if it is these that could not be written
         self._room = 0
-        self._stop.set()
-        if done and self._thread is not threading.current_thread():
-            self._thread.join(timeout)
+        self._thread.stop(timeout if done else 0, last=False)
         return done
 
     def _exclusively(self, work: Callable[[], None], timeout: float) -> bool:
@@ -236,13 +235,12 @@ class Journal:
             self._lock.release()
         return not self._failed
 
-    def _run(self) -> None:
-        last = time.monotonic()
-        while not self._stop.wait(TICK):
-            due = time.monotonic() - last >= FLUSH_INTERVAL
-            if due or any(len(queue) > _MANY for queue in self._queues):
-                self.flush()
-                last = time.monotonic()
+    def _flush_when_due(self, _last: bool) -> float:  # noqa: FBT001 - an OwnThread calls it
+        due = time.monotonic() - self._flushed >= FLUSH_INTERVAL
+        if due or any(len(queue) > _MANY for queue in self._queues):
+            self.flush()
+            self._flushed = time.monotonic()
+        return TICK
 
     def _write_queues(self) -> None:
         if self._failed:

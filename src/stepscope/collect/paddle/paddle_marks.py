@@ -6,6 +6,9 @@ flag is always False. The ``paddle_data`` collector records waits for data; ``ba
 which ``paddle.autograd.backward`` and ``paddle.grad`` also reach. Paddle's profiler wraps the optimizers until the
 process ends; here they are restored when the recording ends, and for wrappers of an earlier profiler the flag is False,
 too.
+
+``to_static`` (without ``full_graph``) compiles code again whenever the flag differs from when it was compiled. Once
+Paddle has compiled any code, the flag stays False: calls of compiled functions are marked instead of layers.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stepscope.collect.hooks.methods import MethodHooks
+from stepscope.collect.hooks.post_import import when_imported
 from stepscope.collect.paddle.paddle_optimizers import OptimizerCalls
 from stepscope.collect.surgery.paddle_tracer import core
 
@@ -24,6 +28,11 @@ _ALWAYS_OFF = (
     "paddle.profiler.utils",  # only the wrappers of optimizers test the flag here
 )
 _FLAG = "in_profiler_mode"
+#: Where Paddle compiles parts of functions, and calls what it compiled.
+_COMPILES, _CALLS = (
+    "paddle.jit.sot.opcode_translator.executor.executor_cache",
+    "paddle.jit.dy2static.program_translator",
+)
 #: Paddle's names of these ranges.
 _BACKWARD, _STEP = "Gradient Backward", "Optimization Step"
 
@@ -33,6 +42,7 @@ class RangeMarks:
 
     def __init__(self) -> None:
         self._hooks = MethodHooks()
+        self._withdraw: Callable[[], None] = lambda: None
         self._optimizers = OptimizerCalls(self._step)
         self._utils: Any = sys.modules["paddle.profiler.utils"]
         self._event = core()._RecordEvent
@@ -48,12 +58,40 @@ class RangeMarks:
             self._hooks.around(core().eager, name, self._backward)
         self._optimizers.install()
         self._utils._is_profiler_used = True
+        self._hooks.around(
+            getattr(sys.modules.get(_CALLS), "SymbolicStaticFunction", None), "_perform_call", self._call
+        )
+        self._withdraw = when_imported(_COMPILES, self._follow_compiler)
 
     def remove(self) -> None:
         """Stop marking, and restore the originals."""
+        self._withdraw()
         self._utils._is_profiler_used = False
         self._optimizers.remove()
         self._hooks.remove()
+
+    def _follow_compiler(self) -> None:
+        cache: Any = getattr(sys.modules[_COMPILES], "OpcodeExecutorCache", None)
+        if cache is None:
+            return
+        self._hooks.around(cache, "translate", self._compile)
+        if getattr(cache(), "cache", None):
+            self._utils._is_profiler_used = False
+
+    def _compile(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        self._utils._is_profiler_used = False
+        return original(*args, **kwargs)
+
+    def _call(self, original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if self._utils._is_profiler_used:  # its layer is marked
+            return original(function, *args, **kwargs)
+        layer = getattr(function, "class_instance", None)
+        name = getattr(getattr(function, "_dygraph_function", None), "__name__", "to_static")
+        event = self._event(name if layer is None else type(layer).__name__, self._types.Forward)
+        try:
+            return original(function, *args, **kwargs)
+        finally:
+            event.end()
 
     def _backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         event = self._event(_BACKWARD, self._types.Backward)

@@ -89,6 +89,7 @@ _ITERATORS = (
         "paddle.io.dataloader.dataloader_iter",
         ("_DataLoaderIterSingleProcess", "_DataLoaderIterMultiProcess"),
     ),
+    ("grain._src.python.data_loader", ("DataLoaderIterator",)),
 )
 
 
@@ -113,6 +114,7 @@ class InsideSteps:
         self.evaluating = 0
         self.announced: tuple[str, int] | None = None
         self._collecting = 0
+        self._freezing = False
 
     def install(self) -> None:
         """Put the hooks into what is imported, and into the rest when it is."""
@@ -209,16 +211,25 @@ class InsideSteps:
 
         @wraps(original)
         def switch(module: Any, *mode: Any, **named: Any) -> Any:  # noqa: ANN401 - those of the method
-            if self.announced is not None:
+            on = trains and all(mode) and all(named.values())
+            if self.announced is not None or self._freezing:
                 return original(module, *mode, **named)
-            if self.evaluating:
-                if trains and all(mode) and all(named.values()):
-                    self.training_goes_on(perf_counter_ns())
-            elif not (trains and all(mode) and all(named.values())):
+            if on and self.evaluating:
+                self.training_goes_on(perf_counter_ns())
+            elif not on and not self.evaluating:
+                if _is_frozen(module):
+                    return self._freeze(original, module, *mode, **named)
                 self.evaluating = perf_counter_ns()
             return original(module, *mode, **named)
 
         return switch
+
+    def _freeze(self, original: Callable[..., Any], *args: Any, **named: Any) -> Any:  # noqa: ANN401
+        self._freezing = True
+        try:
+            return original(*args, **named)
+        finally:
+            self._freezing = False
 
     def _watch_iterators(self, module: str, classes: tuple[str, ...]) -> None:
         for name in classes:
@@ -259,3 +270,12 @@ def ready_batches(iterator: Any) -> int | None:  # noqa: ANN401 - a framework's 
         return int(queue.qsize()) + sum(len(task) > 1 for task in list(tasks.values()))
     except Exception:  # noqa: BLE001 - law 1: another version of torch, or a system without `qsize`
         return None
+
+
+def _is_frozen(module: Any) -> bool:  # noqa: ANN401 - a module of PyTorch; those of other frameworks are not looked at
+    """Return whether a network trains with this part of it in evaluation mode: one without parameters to train."""
+    try:
+        parameters = module.parameters()
+        return next(iter(parameters)).requires_grad is False and not any(one.requires_grad for one in parameters)
+    except Exception:  # noqa: BLE001 - law 1: the program's own class
+        return False

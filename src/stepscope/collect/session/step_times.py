@@ -29,6 +29,7 @@ from stepscope.collect.host.live_objects import LiveObjects
 from stepscope.collect.host.stack_samples import StackSampler
 from stepscope.collect.journal.values import text
 from stepscope.collect.options import Options
+from stepscope.collect.own_thread import OwnThread
 from stepscope.collect.session.inside_steps import InsideSteps, evaluations
 from stepscope.collect.session.signals import end_watch, waiting, watch
 from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
@@ -123,8 +124,7 @@ class StepTimes:
         self._latest: Callable[[], Window | None] = lambda: None
         self._path: Path | None = None
         self._frames: FrameWriter | None = None
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: OwnThread | None = None
         self._anchor = take_anchor()
         self._begun = self._written = time.monotonic()
 
@@ -319,12 +319,12 @@ class StepTimes:
             listeners.remove(self._listener)
         if self._of_evaluation in evaluations:
             evaluations.remove(self._of_evaluation)
-        self._stop.set()
         if self._stacks is not None:
             self._stacks.stop()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_PATIENCE)
-            end_watch()
+        if self._thread is not None:
+            self._thread.stop(_PATIENCE, last=False)
+            if not self._thread.here:
+                end_watch()
         if self._room and self._lock.acquire(timeout=_PATIENCE):
             try:
                 self._write(last=True)
@@ -365,27 +365,27 @@ class StepTimes:
         watch()
         if self._stacks is not None:
             self._stacks.start(options.stacks_hz)
-        self._thread = threading.Thread(target=self._run, name="stepscope-steps", daemon=True)
+        self._thread = OwnThread("stepscope-steps", self._write_when_due)
         try:
-            self._thread.start()
+            self._thread.start(_TICK)
         except RuntimeError:  # the interpreter ends, or there are too many threads: `close` writes
             return
 
-    def _run(self) -> None:
-        while not self._stop.wait(_TICK):
-            if name := waiting():
-                self.terminated(name)
-                end_watch()
-            now = time.monotonic()
-            due = now - self._written >= min((now - self._begun) / 100, _LONGEST)
-            samples, batches = 0, self._batches.drain()
-            if self._stacks is not None:
-                self._stacks.follow_workers()
-                samples = self._stacks.waiting
-            many = len(self._queue) > _MANY or samples > _MANY_SAMPLES or batches > _MANY
-            if (self._queue or samples) and (due or many):
-                with self._lock:
-                    self._write()
+    def _write_when_due(self, _last: bool) -> float:  # noqa: FBT001 - an OwnThread calls it
+        if name := waiting():
+            self.terminated(name)
+            end_watch()
+        now = time.monotonic()
+        due = now - self._written >= min((now - self._begun) / 100, _LONGEST)
+        samples, batches = 0, self._batches.drain()
+        if self._stacks is not None:
+            self._stacks.follow_workers()
+            samples = self._stacks.waiting
+        many = len(self._queue) > _MANY or samples > _MANY_SAMPLES or batches > _MANY
+        if (self._queue or samples) and (due or many):
+            with self._lock:
+                self._write()
+        return _TICK
 
     def _write(self, *, last: bool = False) -> None:
         if self._writing:  # a signal handler interrupted this very thread

@@ -24,9 +24,8 @@ from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.journal.saving import SavedFile, fork_pays, own_memory
 from stepscope.collect.options import Activity
 from stepscope.collect.protocol import Context, StepMarks
-from stepscope.collect.torch import native_build
 from stepscope.collect.torch.open_ranges import OpenRanges
-from stepscope.native.recorder import RecorderLibrary
+from stepscope.native.recorder import hushed
 
 if TYPE_CHECKING:
     from stepscope.collect.journal.journal import Journal
@@ -65,7 +64,7 @@ class TorchCollector:
         self._ranges = OpenRanges()
         self._journal: Journal | None = None
         self._guard = MethodHooks()
-        self._library: RecorderLibrary | None = None
+        self._hushes = False
         self._quiet = ExitStack()
         self._description: dict[str, object] = {}
 
@@ -101,7 +100,7 @@ class TorchCollector:
         )
         self._path = context.capture / "kineto_0.json"
         self._journal = context.journal
-        self._library = _built_recorder(torch) if options.profile_memory else None
+        self._hushes = options.profile_memory
         self._description = {
             "recorder": "kineto",
             "version": str(torch.__version__),
@@ -145,8 +144,8 @@ class TorchCollector:
         self._memory_before = own_memory()
         self._kineto.start_trace()
         self._started = True
-        if self._library is not None:
-            self._quiet.enter_context(self._library.hushed())
+        if self._hushes:
+            self._quiet.enter_context(hushed())
         self._ranges.watch()
         # torch knows whether this recording is bound to this thread or covers all; the flag set above may be ignored.
         bound = bool(sys.modules["torch"].autograd._profiler_enabled())
@@ -294,14 +293,6 @@ def _leave_without_destructors() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def _built_recorder(torch: ModuleType) -> RecorderLibrary | None:
-    """Return the native recorder, which keeps a warning of torch off standard error; it stays where none is built."""
-    path = native_build.is_built(native_build.installed(torch))
-    with suppress(OSError, AttributeError):
-        return native_build.load(path) if path is not None else None
-    return None
 
 
 def _end_recording() -> Any:  # noqa: ANN401 - Kineto's result

@@ -16,7 +16,7 @@ _SERVED = {Activity.CPU, Activity.CUDA}
 
 #: Seconds that a program waits for the recorder to be built, before its training begins: if nothing else, and if the
 #: options name it. A window could not wait: what does nothing for some seconds counts as hung there.
-PATIENCE, DEMANDED = 20.0, 120.0
+PATIENCE, DEMANDED = 30.0, 120.0
 
 _LOG = logging.getLogger("stepscope")
 

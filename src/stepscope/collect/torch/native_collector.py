@@ -10,7 +10,8 @@ in :mod:`stepscope.trace.recorder_layout`. All integers are little-endian. The f
   of CLOCK_MONOTONIC), ``chunk`` (words of a full one), ``options`` (those of the profile), ``sample`` (fraction of the
   operators that is recorded on average, 1.0 for all), ``distributed`` (the process groups, as Kineto's
   ``distributedInfo``). The last block: ``closed`` (true), ``threads`` {``threading.get_ident``: name} as Python knows
-  them, ``losses`` {name: count}, ``distributed`` again.
+  them, ``losses`` {name: count}, ``distributed`` again, ``targets`` (of each number of classes that a negative
+  log-likelihood had: classes, targets that were looked at, and those among them that it ignores).
 * ``C``: the clocks at one moment, at start, before each flush and at stop: ``CLOCK_BLOCK``. Between two of them ticks
   move in a straight line.
 * ``R``: of a sample, changes of the fraction that is recorded: ``RATES_HEAD``, and a ``RATE`` for each.
@@ -220,6 +221,7 @@ class _NativeWindow:
         self._started = self._settled = False
         self._guard = MethodHooks()
         self._groups: dict[str, Any] = {}
+        self._targets: list[tuple[int, int, int]] = []
         self.step_marks: StepMarks | None = None
         options = context.options
         functions, modules = options.with_stack, options.with_modules or options.with_stack
@@ -277,7 +279,8 @@ class _NativeWindow:
             recording.end()
         finally:
             self._calls.stop()
-        self._groups = process_groups.describe()  # later, the program may have left its job
+        # Later, the program may have left its job, or have begun to record again.
+        self._groups, self._targets = process_groups.describe(), self._library.targets()
         return [self._path]
 
     def settle(self) -> None:
@@ -296,7 +299,8 @@ class _NativeWindow:
                 self._context.journal.loss("disk_full" if full else "capture_not_written")
                 message = f"{self._path} ends early: {'the disk is full' if full else error.strerror}"
                 raise OSError(message) from error
-            last = {"closed": True, "threads": names, "losses": losses, "distributed": self._groups}
+            last = {"closed": True, "threads": names, "losses": losses, "distributed": self._groups,
+                    "targets": self._targets}  # fmt: skip
             recording.append(FACTS + pack(last))
         finally:
             _OPEN.discard(self)

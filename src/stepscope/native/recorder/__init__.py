@@ -10,13 +10,17 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from functools import cache
 from pathlib import Path
 
 #: Version of the functions below, as ``recorder.cpp`` numbers it.
-VERSION = 5
+VERSION = 6
 
 #: Maximum bytes of chunks that wait for the disk.
 MEMORY = 64 << 20
+
+#: Numbers of classes whose targets are counted.
+_TARGETS = 8
 
 
 class Noted(IntEnum):
@@ -86,18 +90,45 @@ class RecorderLibrary:
         """Stop watching Python calls; each thread stops at its next call."""
         self.locked.ssr_ignore_python()
 
-    @contextmanager
-    def hushed(self) -> Iterator[None]:
-        """Keep torch's warning about memory that was allocated before a recording off standard error."""
-        self.locked.ssr_hush(1)
-        try:
-            yield
-        finally:
-            self.locked.ssr_hush(0)
+    def targets(self) -> list[tuple[int, int, int]]:
+        """Return, of each number of classes that a loss had in the last recording, its targets and those it ignores."""
+        numbers = (ctypes.c_int64 * (3 * _TARGETS))()
+        count = self.locked.ssr_targets(numbers, _TARGETS)
+        return [(numbers[3 * place], numbers[3 * place + 1], numbers[3 * place + 2]) for place in range(count)]
 
     def forget(self) -> None:
         """In a forked child: remove the inherited callbacks from torch."""
         self.locked.ssr_forget()
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Keep torch's warning about memory that was allocated before a recording off standard error.
+
+    The library is built with the package if a C++ compiler exists; without it, the warning stays.
+    """
+    library = _hush()
+    if library is None:
+        yield
+        return
+    library.ss_hush(1)
+    try:
+        yield
+    finally:
+        library.ss_hush(0)
+
+
+@cache
+def _hush() -> ctypes.PyDLL | None:
+    """Return the library of ``hush.cpp`` alone, which needs no compiler where stepscope is installed as a wheel."""
+    for path in Path(__file__).parents[1].glob("_hush*.so"):
+        try:
+            library = ctypes.PyDLL(str(path))  # holds the GIL: the count of nested recordings is not locked
+            library.ss_hush.argtypes, library.ss_hush.restype = [ctypes.c_int], None
+        except (OSError, AttributeError):
+            continue
+        return library
+    return None
 
 
 class NativeRecording:
@@ -213,11 +244,11 @@ def _declare(library: ctypes.CDLL) -> None:
         "ssr_listen": (whole, [pointer, ctypes.c_double]),
         "ssr_end": (whole, [pointer]),
         "ssr_end_memory": (None, []),
-        "ssr_hush": (None, [whole]),
         "ssr_watch_python": (whole, [ctypes.POINTER(PythonCalls)]),
         "ssr_watch_thread": (None, []),
         "ssr_ignore_python": (None, []),
         "ssr_settle": (whole, [pointer, ctypes.c_double]),
+        "ssr_targets": (number, [ctypes.POINTER(ctypes.c_int64), number]),
         "ssr_bytes": (number, [pointer]),
         "ssr_lost": (number, [pointer]),
         "ssr_error": (whole, [pointer]),

@@ -15,6 +15,7 @@
 #include "observer.h"
 #include "peek.h"
 #include "python.h"
+#include "targets.h"
 
 namespace stepscope {
 
@@ -30,11 +31,12 @@ uint32_t scope_of(const at::RecordFunction &f) {
     return f.scope() == at::RecordScope::USER_SCOPE ? USER_SCOPE : uint32_t(f.scope());
 }
 
-// Bit above the number of a name: the operator launches communication.
-constexpr uint32_t LAUNCHES = 1u << 31;
+// Bits above the number of a name: the operator launches communication; it takes targets, of which it may ignore some.
+constexpr uint32_t LAUNCHES = 1u << 31, TARGETS = 1u << 30;
 
 __attribute__((noinline)) uint32_t define_schema(Log &log, const c10::FunctionSchema &schema) {
-    uint32_t number = log.define_name(schema.name()) | (launches(schema) ? LAUNCHES : 0);
+    uint32_t number = log.define_name(schema.name());
+    number |= launches(schema) ? LAUNCHES : takes_targets(schema) ? TARGETS : 0;
     auto operation = c10::Dispatcher::singleton().findSchema(schema.operator_name());
     // Names of other owners than the dispatcher are not cached: such an owner may be freed without notice.
     if (operation && &operation->schema() == &schema) log.remember_name(&schema, number);
@@ -92,7 +94,8 @@ template <Noted noted, bool tsc>
 uint64_t write_begin(Log &log, const at::RecordFunction &f, bool stacked) {
     uint32_t name = define_name(log, f), inputs = 0;
     bool launching = name & LAUNCHES;
-    name &= ~LAUNCHES;
+    if (noted == Noted::ALL && name & TARGETS) note_targets(f.inputs());
+    name &= ~(LAUNCHES | TARGETS);
     uint64_t launch = launching ? new_launch(*schema_of(f), f.inputs()) : launch_of(f);
     if (noted == Noted::ALL || (noted == Noted::OF_LAUNCHES && launching)) inputs = define_inputs(log, f.inputs());
     uint64_t details = name_word(scope_of(f), name, f.seqNr()), forward = f.forwardThreadId();
@@ -239,6 +242,7 @@ void observe(Noted inputs, bool with_memory, double fraction) {
     noted = inputs;
     hear_of_departures();
     count_places(fraction == 1);
+    count_targets();
     listen(fraction);
     if (!with_memory) return;
     memory = std::make_shared<MemoryReports>();

@@ -4,10 +4,10 @@
 #include <new>
 
 #include "clock.h"
-#include "hush.h"
 #include "observer.h"
 #include "python.h"
 #include "session.h"
+#include "targets.h"
 
 using stepscope::Session;
 
@@ -15,7 +15,7 @@ using stepscope::Session;
 extern "C" {
 
 // Version of this interface: changes with every function here.
-int ssr_version() { return 5; }
+int ssr_version() { return 6; }
 
 // Whether ticks are those of the time stamp counter, else ns of CLOCK_MONOTONIC.
 int ssr_ticks_are_tsc() { return stepscope::ticks_are_tsc; }
@@ -77,13 +77,16 @@ int ssr_watch_python(const stepscope::PythonCalls *calls) { return stepscope::wa
 void ssr_watch_thread() { stepscope::watch_thread(); }
 void ssr_ignore_python() { stepscope::ignore_python(); }
 
-// Leave torch's warning about blocks of unknown size off standard error, or no longer. With the GIL held.
-void ssr_hush(int on) { on ? stepscope::hush() : stepscope::unhush(); }
-
 void ssr_end_memory() { stepscope::ignore_memory(); }
 
 // After ssr_end: 0 if everything is written, ETIMEDOUT after a timeout.
 int ssr_settle(Session *session, double seconds) { return session->settle(seconds) ? 0 : ETIMEDOUT; }
+
+// Of the recording that ended last. Numbers: classes, rows and ignored rows of each entry; `room` entries at most.
+uint64_t ssr_targets(int64_t *numbers, uint64_t room) {
+    static_assert(sizeof(stepscope::Targets) == 3 * sizeof(int64_t));
+    return stepscope::counted_targets(reinterpret_cast<stepscope::Targets *>(numbers), room);
+}
 
 uint64_t ssr_bytes(const Session *session) { return session->bytes(); }
 uint64_t ssr_lost(const Session *session) { return session->lost(); }

@@ -52,6 +52,7 @@ class RecorderFacts(msgspec.Struct):
     losses: dict[str, _Count] = {}
     distributed: dict[str, Any] = {}
     threads: dict[str, str] = {}
+    targets: list[tuple[_Count, _Count, _Count]] = []
     closed: bool = False
 
 
@@ -202,6 +203,7 @@ class _BlockReader:
         known = self._content.facts
         if facts.closed:
             known.closed, known.losses, known.threads = True, facts.losses, facts.threads
+            known.targets = facts.targets
             known.distributed = _united(known.distributed, facts.distributed)
         else:
             self._content.facts = facts

@@ -32,7 +32,7 @@ from stepscope.read.recorder.recorder_clock import RecorderTicks
 from stepscope.read.recorder.recorder_words import MemoryReports, Operators, State, decode
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.recorder_layout import BACKWARD_SCOPE, PYTHON_SCOPE, USER_SCOPE
-from stepscope.trace.schema import GAPS, SAMPLE, SAMPLED
+from stepscope.trace.schema import GAPS, SAMPLE, SAMPLED, TARGETS
 
 _SCOPES = 16
 #: What Kineto calls operators of each scope.
@@ -69,7 +69,8 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
         clocks = {"clock": facts.clock, "error_ns": clock.error_ns}
         sample = {SAMPLE: facts.sample} if facts.sample < 1 else {}
         distributed = {"distributedInfo": facts.distributed} if facts.distributed else {}
-        part.add_facts(as_json({"torch": facts.torch, "recorder_clock": clocks, **sample, **distributed}))
+        targets = {TARGETS: facts.targets} if facts.targets else {}
+        part.add_facts(as_json({"torch": facts.torch, "recorder_clock": clocks, **sample, **distributed, **targets}))
     gaps = operators.gaps if content.end == MOST else [*operators.gaps, (content.end, MOST)]
     if gaps:
         ends = clock.epochs(clock.monotonic(np.array(gaps, np.uint64).ravel())).reshape(-1, 2).tolist()

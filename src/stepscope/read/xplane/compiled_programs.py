@@ -11,7 +11,7 @@ import polars as pl
 from stepscope.read.common.dense import distinct_rows
 from stepscope.read.common.nesting import Integers
 from stepscope.read.xplane.batches import XplaneBatch
-from stepscope.read.xplane.hlo import hlo_collectives, hlo_costs, hlo_phases, hlo_program
+from stepscope.read.xplane.hlo import hlo_collectives, hlo_costs, hlo_phases, hlo_products, hlo_program
 from stepscope.read.xplane.planes import Plane
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import conform, empty
@@ -136,6 +136,7 @@ def instructions(program: bytes, program_id: int, ledger: LossLedger) -> pl.Data
             "phase": pl.Series(hlo_phases.phases(parsed), dtype=pl.String),
             "shape": pl.Series([shape.text for shape in parsed.shapes], dtype=pl.String),
             "operands": pl.Series([_operands(parsed, place) for place in range(number)], dtype=pl.String),
+            "takes": pl.Series(_takes(parsed), dtype=pl.String),
             "flops": pl.Series([cost.flops for cost in counted], dtype=pl.Int64),
             "transcendentals": pl.Series([cost.transcendentals for cost in counted], dtype=pl.Int64),
             "bytes": pl.Series([cost.bytes for cost in counted], dtype=pl.Int64),
@@ -153,6 +154,19 @@ def _operands(program: hlo_program.HloProgram, place: int) -> str:
     places = program.operands[place]
     texts = [program.operand(place, number).text for number in range(min(len(places), _MOST_OPERANDS))]
     return ", ".join([*texts, f"… {len(places)} in all"] if len(places) > _MOST_OPERANDS else texts)
+
+
+def _takes(program: hlo_program.HloProgram) -> list[str]:
+    """Return the names of what each instruction takes."""
+    taken = [list(places) for places in program.operands]
+    inside = [
+        place
+        for place in program.places("parameter")
+        if program.parents[place] >= 0 and program.opcodes[program.parents[place]] in ("fusion", "call")
+    ]
+    for place, number in zip(inside, hlo_products.parameter_numbers(program, inside), strict=True):
+        taken[place] = program.operands[program.parents[place]][number : number + 1]
+    return [", ".join(program.names[one] for one in places if one >= 0) for places in taken]
 
 
 def module(scope: str) -> str | None:

@@ -62,8 +62,7 @@ class HostPlane:
         if (kind == KIND_CODE["step"]).any():
             self.rows.steps(batch, kind == KIND_CODE["step"])
         running = (operation >= 0) & ~called
-        if not own:
-            program_runs.note_calls(self.rows, batch, running)
+        program_runs.note_calls(self.rows, batch, running, own=own)
         if running.any():
             program_runs.note_runs(self.rows, batch.where(running))
 

@@ -47,9 +47,24 @@ def united_runs(frames: list[pl.DataFrame]) -> pl.DataFrame:
     )
 
 
-def note_calls(rows: XplaneRows, batch: XplaneBatch, running: Mask) -> None:
-    """Keep what a thread asks for, and the runs that it computes itself; ``running``: which events are instructions."""
+def note_calls(rows: XplaneRows, batch: XplaneBatch, running: Mask, *, own: bool) -> None:
+    """Keep what a thread asks for, and the runs that it computes itself.
+
+    Python that a program calls back runs on a thread of XLA's: there, the runs inside of a call are computed by it.
+
+    Args:
+        rows: Where it is kept.
+        batch: Events of the thread.
+        running: Which of them are instructions.
+        own: Whether XLA made the thread.
+    """
     calls = batch.plane.event_names.str.contains(_CALL).to_numpy()[batch.place]
+    if own:
+        order = np.argsort(batch.ts[calls])
+        begins, ends = batch.ts[calls][order], (batch.ts + batch.dur)[calls][order]
+        inside = np.searchsorted(begins, batch.ts, side="right") - 1
+        running = running & (inside >= 0)
+        running[running] = batch.ts[running] < ends[inside[running]]
     for name, chosen in (("calls", calls), ("inline", running)):
         if chosen.any():
             part = batch.where(chosen)

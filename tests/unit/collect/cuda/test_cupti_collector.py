@@ -316,7 +316,9 @@ def test_two_recordings_at_once_are_refused(stand_in: dict[str, str], tmp_path: 
 def test_a_window_of_a_program_that_uses_cuda(stand_in: dict[str, str], tmp_path: Path, moment: str) -> None:
     # Given: a program that loads NVIDIA's driver before, or while, it is recorded
     load = "driver = ctypes.CDLL('libcuda.so.1')"
-    begun = "while any(one.name == 'stepscope-cupti-wait' for one in threading.enumerate()): time.sleep(0.01)"
+    names = "[(task / 'comm').read_text().strip() for task in Path('/proc/self/task').iterdir()]"
+    file = "list((path.parent / 'runs').rglob('cupti.ssc'))"
+    begun = f"while not {file} or 'stepscope-cuda' in {names}: time.sleep(0.01)"
     before, meanwhile = (load, "") if moment == "before" else ("", f"{load}\n            {begun}")
     run(
         stand_in,

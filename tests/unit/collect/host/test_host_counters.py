@@ -17,6 +17,7 @@ from stepscope.collect.host import host_counters, sampling
 from stepscope.collect.host.host_counters import HostCollector
 from stepscope.collect.options import Options
 from tests.clocks import wait_until
+from tests.frameworks.left_behind import own_threads
 from tests.unit.collect.conftest import Recording
 from tests.unit.collect.reading import Read
 
@@ -173,10 +174,10 @@ def test_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_reading_that_hangs_does_not_hang_stop(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given: readings that hang
-    stuck, go_on = threading.Event(), threading.Event()
+    stuck, go_on, here = threading.Event(), threading.Event(), threading.get_ident()
 
     def hang() -> int:
-        if threading.current_thread().name == "stepscope-host":
+        if threading.get_ident() != here:
             stuck.set()
             go_on.wait(30)
         return 0
@@ -187,11 +188,11 @@ def test_a_reading_that_hangs_does_not_hang_stop(recording: Recording, monkeypat
     collector.prepare(recording.context)
     collector.start()
     stuck.wait(10)
-    (thread,) = (thread for thread in threading.enumerate() if thread.name == "stepscope-host")
+    assert "stepscope-host" in own_threads()
     with pytest.raises(TimeoutError, match="longer than"):
         collector.stop()
     go_on.set()
-    thread.join(10)
+    wait_until(lambda: "stepscope-host" not in own_threads())
     assert recording.read().counters == []
 
 

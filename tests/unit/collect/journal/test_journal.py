@@ -23,6 +23,7 @@ from stepscope.collect.journal import journal as module
 from stepscope.collect.journal.journal import Journal
 from stepscope.trace.blocks import FrameWriter
 from tests.clocks import wait_until
+from tests.frameworks.left_behind import own_threads
 from tests.unit.collect.reading import read_journal
 
 
@@ -159,7 +160,7 @@ def test_an_existing_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal.ssj").write_bytes(b"somebody's")
     with pytest.raises(FileExistsError):
         Journal(tmp_path / "journal.ssj")
-    assert not [thread for thread in threading.enumerate() if thread.name == "stepscope-journal"]
+    assert "stepscope-journ" not in own_threads()
 
 
 def test_many_writers_lose_nothing(journal: Journal) -> None:
@@ -470,9 +471,9 @@ def test_a_thousand_journals_leave_nothing(tmp_path: Path) -> None:
     journals: weakref.WeakSet[Journal] = weakref.WeakSet()
     for number in range(20):
         cycle(number)
-    before = set(threading.enumerate()), len(list(Path("/proc/self/fd").iterdir()))
+    before = own_threads(), len(list(Path("/proc/self/fd").iterdir()))
     for number in range(20, 220):
         cycle(number)
-    assert (set(threading.enumerate()), len(list(Path("/proc/self/fd").iterdir()))) == before
+    assert (own_threads(), len(list(Path("/proc/self/fd").iterdir()))) == before
     gc.collect()
     assert not journals

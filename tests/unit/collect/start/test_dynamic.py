@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -234,19 +233,19 @@ def test_it_gives_way_to_a_profile_that_runs(
 
 
 def test_no_thread_and_no_process_is_left(tmp_path: Path, monitors: list[Any]) -> None:
-    before = set(threading.enumerate())
+    before = threads()
     edit(tmp_path, start_step=2, stop_step=2)
     watched = monitor(tmp_path, monitors)
-    assert set(threading.enumerate()) <= before
+    assert threads() <= before
     iterations(watched, 1, 4)
     assert steps(watched) == [[2]]
     deadline = time.monotonic() + 10
-    while len(threading.enumerate()) > len(before) + 1 and time.monotonic() < deadline:
+    while threads().total() > before.total() + 2 and time.monotonic() < deadline:
         time.sleep(0.01)
-    # Then only the one is left that writes the times of steps, up to the end
-    assert {thread.name for thread in set(threading.enumerate()) - before} == {"stepscope-steps"}
+    # Then only those are left that write the times of steps and look at stacks, up to the end
+    assert threads() - before == {"stepscope-steps": 1, "stepscope-stack": 1}
     watched.close()
-    assert set(threading.enumerate()) <= before
+    assert threads() <= before
     assert multiprocessing.active_children() == []
 
 

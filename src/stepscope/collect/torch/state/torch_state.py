@@ -58,6 +58,7 @@ class TorchState(ProgramState):
                 "interop_threads": torch.get_num_interop_threads,
                 "flush_denormal": flushes_denormals,
                 "mkldnn": torch.backends.mkldnn.is_available,
+                "mkldnn_enabled": lambda: bool(torch._C._get_mkldnn_enabled()),
                 "cudnn_benchmark": lambda: bool(cudnn.benchmark),
                 "cudnn_deterministic": lambda: bool(cudnn.deterministic),
                 "cudnn_enabled": lambda: bool(cudnn.enabled),
