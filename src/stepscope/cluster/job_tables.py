@@ -121,6 +121,7 @@ _ALL = (
             may("step", "int32", "Step."),
             must("kind", "category", "operator (host, self time) or kernel (device)."),
             must("name", "text", "Its name."),
+            may("operator", "text", "Operator that launched it, of a kernel."),
             may("module", "text", "Module that runs it, outermost first, separated by `/`."),
             may("phase", "category", "Phase of the step."),
             must("count", "int64", "Number of calls."),

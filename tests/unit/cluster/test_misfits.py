@@ -101,6 +101,16 @@ def test_other_kernels_in_place_of_the_peers(ranks: int, others: bool) -> None:
     assert one.details[0] == "only rank 1 runs add_v2"
 
 
+def test_another_operator_that_runs_a_kernel_of_its_peers() -> None:
+    """The kernel of the operator that the rank lacks also works for one that it has."""
+    tables = job_tables(ranks=4)
+    launched = tables.operators.with_columns(operator=pl.col("name"), name=pl.lit("gemm"), kind=pl.lit("kernel"))
+    other = pl.when((pl.col("rank") == 1) & (pl.col("operator") == "aten::add")).then(pl.lit("add_v2"))
+    tables = replace(tables, operators=launched.with_columns(other.otherwise("operator").alias("operator")))
+    one = only(misfits(tables, work_by_role(tables, dict.fromkeys(range(4), 0))), "different-code", 1)
+    assert one.details[0] == "only rank 1 runs add_v2"
+
+
 def test_work_that_only_one_rank_has_more_is_no_other_code() -> None:
     """The first rank writes the log: that is work, not other code."""
     tables = job_tables()

@@ -166,6 +166,7 @@ def _computing(tables: JobTables, row: Row, why: Explanation | None) -> Diagnosi
     verb, first = ("takes" if len(why.values) == 1 else "take"), _short(why.values[0])
     name = {
         "name": first,
+        "operator": first,
         "module": f"module {first}",
         "names": f"{first} and {len(why.values) - 1} more",
         "phase": f"{first} phase",
@@ -177,8 +178,8 @@ def _computing(tables: JobTables, row: Row, why: Explanation | None) -> Diagnosi
         value=why.excess_ns,
         unit="ns",
         rank=rank,
-        operator=why.values[0] if why.what in ("name", "names") else None,
-        module=why.module if why.what == "name" else why.values[0] if why.what == "module" else None,
+        operator=why.values[0] if why.what in ("name", "operator", "names") else None,
+        module=why.values[0] if why.what == "module" else why.module,
     )
     return Diagnosis("slow-rank", why.excess_ns, f"its {name} {verb} {times}", (evidence,), _COMPARE, why.values[0])
 

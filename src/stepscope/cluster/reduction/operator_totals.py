@@ -81,7 +81,10 @@ class OperatorTotals:
         self._rows, self._on, self._time, self._step = (values[kept] for values in (rows, on, time, step))
         self._name = self._names(tables, spans, kept)
         self._phase = coded(spans["phase"], self._rows, span_codes(tables).phase)
-        self._module = _modules(tables, spans["id"], self._rows)
+        owner = _owners(tables, spans["id"])
+        launched = (owner != np.arange(len(owner))) & (owner < len(spans))
+        self._operator = _launching(tables, spans["name"], np.where(launched, owner, -1)[self._rows])
+        self._module = _modules(tables, spans["id"], owner[self._rows])
         self._computes = ~of_kinds(span_kinds(tables)[self._rows], "memcpy", "memset")
 
     def _names(self, tables: Tables, spans: pl.DataFrame, kept: Mask) -> Coded:
@@ -95,8 +98,10 @@ class OperatorTotals:
         """Return the table ``operators``: the names that take most time by step, the others together."""
         if not len(self._rows):
             return {}
-        names, modules, phases = (len(one.texts) for one in (self._name, self._module, self._phase))
-        key = ((self._on * phases + self._phase.codes) * modules + self._module.codes) * names + self._name.codes
+        parts = (self._phase, self._operator, self._module, self._name)
+        key = self._on
+        for part in parts:
+            key = key * len(part.texts) + part.codes
         keys, which = np.unique(key, return_inverse=True)
         whole = np.bincount(which, self._time)
         count = max(_LEAST_NAMES, min(_MOST_NAMES, _MOST_ROWS // max(1, self._steps)))
@@ -109,15 +114,18 @@ class OperatorTotals:
         cell, cells = np.unique(np.searchsorted(numbers, self._step) * slots + slot, return_inverse=True)
         step, slot = numbers[cell // slots], cell % slots
         kept, is_kept = np.append(keys[most], [0, 0])[slot], slot < len(most)
-        rest, name = np.divmod(kept, names)
-        rest, module = np.divmod(rest, modules)
-        on, phase = np.divmod(rest, phases)
+        on, split = kept, []
+        for part in reversed(parts):
+            on, code = np.divmod(on, len(part.texts))
+            split.append(np.where(is_kept, code, len(part.texts)))
+        name, module, operator, phase = split
         return {
             "step": step,
             "kind": Texts(np.where(is_kept, on, slot - len(most)), _KINDS),
-            "name": _named(self._name, np.where(is_kept, name, len(self._name.texts)), OTHERS),
-            "module": _named(self._module, np.where(is_kept, module, len(self._module.texts)), None),
-            "phase": _named(self._phase, np.where(is_kept, phase, len(self._phase.texts)), None),
+            "name": _named(self._name, name, OTHERS),
+            "operator": _named(self._operator, operator, None),
+            "module": _named(self._module, module, None),
+            "phase": _named(self._phase, phase, None),
             "count": np.bincount(cells).astype(np.int64),
             "total": np.bincount(cells, self._time).astype(np.int64),
         }
@@ -154,18 +162,32 @@ def _named(column: Coded, codes: Integers, last: str | None) -> Texts:
     return Texts(place[which], pool)
 
 
-def _modules(tables: Tables, ids: pl.Series, rows: Integers) -> Coded:
-    """Return the module of each operator, and of each kernel that of the operator that launched it."""
-    operators = columns_of(tables, "operators", "span", "module")
-    if operators["module"].null_count() == len(operators):
-        return Coded(np.zeros(len(rows), np.int64), [None])
+def _owners(tables: Tables, ids: pl.Series) -> Integers:
+    """Return the row of each span, of a kernel that of the operator that launched it; a last one for no row."""
     kernels = columns_of(tables, "kernels", "span", "operator")
     owner = np.arange(len(ids) + 1)
     owner[rows_of(ids, kernels["span"])] = rows_of(ids, kernels["operator"])
+    return owner
+
+
+def _launching(tables: Tables, names: pl.Series, owner: Integers) -> Coded:
+    """Return the names of the spans in these rows; null for −1."""
+    known = np.flatnonzero(owner >= 0)
+    said = coded(names, owner[known], span_codes(tables).name)
+    codes = np.zeros(len(owner), np.int64)
+    codes[known] = said.codes + 1
+    return Coded(codes, [None, *said.texts])
+
+
+def _modules(tables: Tables, ids: pl.Series, owner: Integers) -> Coded:
+    """Return the module of the operators in these rows of the spans."""
+    operators = columns_of(tables, "operators", "span", "module")
+    if operators["module"].null_count() == len(operators):
+        return Coded(np.zeros(len(owner), np.int64), [None])
     place = np.full(len(ids) + 1, -1)
     place[rows_of(ids, operators["span"])] = np.arange(len(operators))
     place[-1] = -1
     said = coded(operators["module"])
     texts = said.texts if said.texts[0] is None else [None, *said.texts]
     codes = np.append(said.codes + (len(texts) - len(said.texts)), 0)
-    return Coded(codes[place[owner[rows]]], texts)
+    return Coded(codes[place[owner]], texts)

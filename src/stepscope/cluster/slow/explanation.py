@@ -24,12 +24,13 @@ class Explanation:
     """What a rank takes longer.
 
     Attributes:
-        what: ``name``, ``module``, ``names``, ``phase``, or ``all``: all of its work by one factor.
+        what: ``name``, ``operator`` (of kernels that others run, too), ``module``, ``names``, ``phase``, or ``all``:
+            all of its work by one factor.
         values: Which ones, most excess first; empty for all.
         ratio: How many times as long as its peers the rank takes for it; infinite if only the rank does it.
         excess_ns: What that is a step.
         share: The part of the differences between the rank's work and its peers' that it explains, 0 to 1.
-        module: Of a name: the module that has nearly all of its excess, if one has.
+        module: Of a name or operator: the module that has nearly all of its excess, if one has.
         alike: The part of all work, by its peers' time, that takes longer by about the same factor, 0 to 1.
     """
 
@@ -42,7 +43,7 @@ class Explanation:
     alike: float = 0.0
 
 
-_ORDER = ("name", "pair", "module", "names", "phase", "all")
+_ORDER = ("name", "operator", "pair", "module", "names", "phase", "all")
 
 
 def explain(work: pl.DataFrame) -> Explanation | None:
@@ -53,7 +54,7 @@ def explain(work: pl.DataFrame) -> Explanation | None:
     :attr:`Explanation.what`.
 
     Args:
-        work: The work of the rank: ``name``, ``module``, ``phase``, ``total_ns``, ``peers_ns``.
+        work: The work of the rank: ``name``, ``operator``, ``module``, ``phase``, ``total_ns``, ``peers_ns``.
     """
     known = work.filter(~pl.col("peers_ns").is_nan() & ~pl.col("total_ns").is_nan())
     peers = known["peers_ns"].to_numpy()
@@ -70,8 +71,8 @@ def explain(work: pl.DataFrame) -> Explanation | None:
     chosen = min(near, key=lambda one: (_ORDER.index(one.what), -one.share))
     if chosen.what == "pair":
         return replace(chosen, what="name", values=chosen.values[:1], module=chosen.values[1])
-    if chosen.what == "name":
-        return replace(chosen, module=_module_of(known, excess, chosen.values[0]))
+    if chosen.what in ("name", "operator"):
+        return replace(chosen, module=_module_of(known, excess, known[chosen.what] == chosen.values[0]))
     return replace(chosen, alike=_alike(known, chosen.ratio)) if chosen.what == "all" else chosen
 
 
@@ -93,7 +94,7 @@ def _alike(known: pl.DataFrame, ratio: float) -> float:
 def _candidates(known: pl.DataFrame, excess: Floats, peers: Floats) -> Iterator[tuple[str, tuple[str, ...], Flags]]:
     """Yield what may explain a difference, with the work that it concerns."""
     yield "all", (), np.ones(len(known), dtype=np.bool_)
-    for what in ("name", "phase"):
+    for what in ("name", "operator", "phase"):
         values = known[what].cast(pl.String)
         for value in values.drop_nulls().unique().sort():
             yield what, (value,), (values == value).fill_null(value=False).to_numpy()
@@ -132,9 +133,9 @@ def _fit(what: str, values: tuple[str, ...], inside: Flags, excess: Floats, peer
     return Explanation(what, values, ratio, more, 1 - left / float(np.abs(excess).sum()))
 
 
-def _module_of(known: pl.DataFrame, excess: Floats, name: str) -> str | None:
-    """Return the innermost module that has nearly all of what an operator takes longer."""
-    inside = (known["name"] == name).to_numpy()
+def _module_of(known: pl.DataFrame, excess: Floats, chosen: pl.Series) -> str | None:
+    """Return the innermost module that has nearly all of what the chosen work takes longer."""
+    inside = chosen.fill_null(value=False).to_numpy()
     total = float(excess[inside].sum())
     modules = [module or "" for module in known["module"].to_list()]
     held: dict[str, float] = {}

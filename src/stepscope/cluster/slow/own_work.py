@@ -16,7 +16,7 @@ from stepscope.cluster.slow.outliers import Floats, Integers, lower_median, too_
 from stepscope.cluster.slow.own_time import QUIET, own_time
 
 #: What identifies the same work on several ranks.
-WORK = ("kind", "name", "module", "phase")
+WORK = ("kind", "name", "operator", "module", "phase")
 #: How much the times of one operator differ between healthy ranks, as a standard deviation.
 SPREAD = 0.01
 #: Probability that the work of a healthy job has an outlier.
@@ -90,11 +90,17 @@ class OwnWork:
     def replaced(self) -> dict[int, tuple[str, str]]:
         """Return the ranks that run operators in place of others: the largest that only they run, and that they lack.
 
-        Most other ranks agree on each of them; of two ranks, each runs other operators than the other.
+        Most other ranks agree on each of them; of two ranks, each runs other operators than the other. One kernel may
+        work for several operators, so that those which launch kernels are compared, too.
         """
-        by_name = {name: np.flatnonzero(self.names["name"].to_numpy() == name) for name in self.names["name"].unique()}
-        others = np.nansum(self.total[:, by_name.pop(OTHERS, np.empty(0, np.int64))], axis=1)[:, None]
-        known = [self.total[:, columns] for columns in by_name.values()]
+        return self._replaced("operator") | self._replaced("name")
+
+    def _replaced(self, by: str) -> dict[int, tuple[str, str]]:
+        rest = (self.names["name"] == OTHERS).to_numpy()
+        others = np.nansum(self.total[:, rest], axis=1)[:, None]
+        values = self.names[by].cast(pl.String).to_numpy()
+        names = self.names.filter(~rest)[by].cast(pl.String).drop_nulls().unique(maintain_order=True).to_list()
+        known = [self.total[:, np.flatnonzero((values == name) & ~rest)] for name in names]
         # NaN: not known. A rank that names an operator in one module runs it.
         total = np.array([np.where(np.isnan(one).all(axis=1), np.nan, np.nansum(one, axis=1)) for one in known]).T
         if not total.size:
@@ -106,11 +112,10 @@ class OwnWork:
         half = len(total) / 2
         found = {}
         for row, rank in enumerate(self.ranks):
-            whole = np.nansum(total[row])
+            whole = np.nansum(self.total[row])
             own = np.where((total[row] > 0) & (lack >= half), total[row], 0)
             missing = np.where((total[row] == 0) & (have >= half), usual, 0)
             if min(own.sum(), missing.sum()) > _REPLACED * whole > 0:
-                names = list(by_name)
                 found[rank] = (names[int(own.argmax())], names[int(missing.argmax())])
         return found
 

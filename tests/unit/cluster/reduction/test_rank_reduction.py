@@ -75,6 +75,7 @@ def test_a_recording_of_our_own_knows_that_nothing_was_collected() -> None:
 def test_operators_have_self_times_and_kernels_durations_without_communication() -> None:
     found = job_of(on_a_device()).operators.select("kind", "name", "phase", "count", "total").rows()
     assert found == [("kernel", "gemm", None, 1, 300), ("operator", "aten::mm", "forward", 1, 100)]
+    assert job_of(on_a_device()).operators["operator"].to_list() == ["aten::mm", None]
 
 
 def test_names_beyond_the_first_are_the_others() -> None:

@@ -20,6 +20,7 @@ def work(slower: Slower, *, modules: bool = True) -> pl.DataFrame:
     rows = [
         {
             "name": name,
+            "operator": None,
             "module": module if modules else None,
             "phase": "forward",
             "peers_ns": took,
@@ -27,8 +28,10 @@ def work(slower: Slower, *, modules: bool = True) -> pl.DataFrame:
         }
         for i, (name, took, module) in enumerate((n, t, m) for n, t in NAMES.items() for m in MODULES)
     ]
-    rows.append({"name": "adam", "module": None, "phase": "optimizer", "peers_ns": 20.0, "total_ns": 20.0})
-    return pl.DataFrame(rows, schema_overrides={"module": pl.String})
+    rows.append(
+        {"name": "adam", "operator": None, "module": None, "phase": "optimizer", "peers_ns": 20.0, "total_ns": 20.0}
+    )
+    return pl.DataFrame(rows, schema_overrides={"module": pl.String, "operator": pl.String})
 
 
 @pytest.mark.parametrize(
@@ -45,6 +48,23 @@ def test_the_cause_is_named(slower: Slower, what: str, values: tuple[str, ...], 
     assert found is not None
     assert (found.what, found.values) == (what, values)
     assert found.ratio == pytest.approx(ratio, rel=0.01)
+
+
+def test_an_operator_is_named_whose_kernel_works_for_others_too() -> None:
+    """One kernel multiplies for forward and backward; a kernel that is slow for all of them is named itself."""
+    forward = work(lambda *_: 1.0, modules=False).with_columns(operator=pl.format("aten::{}", "name"))
+    backward = forward.with_columns(operator=pl.format("{}_backward", "name"), phase=pl.lit("backward"))
+
+    def slower(where: pl.Expr) -> pl.DataFrame:
+        total = pl.when(where).then(1.5 * pl.col("total_ns")).otherwise("total_ns")
+        return pl.concat([forward, backward]).with_columns(total.alias("total_ns"))
+
+    found = explain(slower(pl.col("operator") == "aten::mm"))
+    assert found is not None
+    assert (found.what, found.values) == ("operator", ("aten::mm",))
+    found = explain(slower(pl.col("name") == "mm"))
+    assert found is not None
+    assert (found.what, found.values) == ("name", ("mm",))
 
 
 def test_an_operator_that_is_slow_in_one_module_names_both() -> None:
@@ -65,8 +85,15 @@ def test_all_work_by_one_factor_names_nothing() -> None:
 
 def test_work_that_only_the_rank_does() -> None:
     extra = pl.DataFrame(
-        {"name": ["log"], "module": [None], "phase": ["other"], "peers_ns": [0.0], "total_ns": [9.0]},
-        schema_overrides={"module": pl.String},
+        {
+            "name": ["log"],
+            "operator": [None],
+            "module": [None],
+            "phase": ["other"],
+            "peers_ns": [0.0],
+            "total_ns": [9.0],
+        },
+        schema_overrides={"module": pl.String, "operator": pl.String},
     )
     found = explain(pl.concat([work(lambda *_: 1.0), extra]))
     assert found is not None
