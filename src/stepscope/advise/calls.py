@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -34,6 +35,8 @@ _LIKE = ("name", "shapes", "nth")
 #: Part of the run's steps in which the thread waited for a core, from which on calls are interrupted.
 _DISTURBED = 0.02
 
+#: Calls that are summed up at one time, which bounds the memory it takes.
+_AT_ONCE = 1 << 20
 #: What the tables ``spans`` and ``operators`` say of a call.
 _OF_SPANS, _SAID = ("sequence", "phase"), ("shapes", "dtypes", "strides", "concrete")
 #: The calls of a rank, which several rules look at.
@@ -235,6 +238,26 @@ def within(calls: pl.DataFrame, chosen: pl.DataFrame) -> pl.DataFrame:
     return calls.filter(pl.Series(inside[calls["row"].to_numpy()]))
 
 
+def with_backward(calls: pl.DataFrame, forward: pl.DataFrame) -> pl.DataFrame:
+    """Return calls of the forward, and the nodes of the backward that belong to them."""
+    made = within(calls, forward).filter(pl.col("phase") == "forward")["sequence"].drop_nulls().unique()
+    nodes = (pl.col("phase") == "backward") & (pl.col("outer") < 0) & pl.col("sequence").is_in(made.implode())
+    return pl.concat([forward, calls.filter(nodes)])
+
+
+def of_steps(calls: pl.DataFrame, asked: pl.Expr) -> Iterator[pl.DataFrame]:
+    """Yield the calls of a thread in a step, in the order of time, for each in which one is what is asked for.
+
+    At one time, only those of one step are copied.
+    """
+    place = ("track", "step")
+    found = calls.select(*place, asked.alias("asked")).filter("asked").select(place).unique()
+    if not found.is_empty():
+        rows = calls.select(*place, at=pl.int_range(pl.len(), dtype=pl.UInt32)).join(found, on=place, how="semi")
+        for at in rows.group_by(place).agg("at").sort(place)["at"]:
+            yield calls[at].sort("ts")
+
+
 def innermost(calls: pl.DataFrame) -> pl.Series:
     """Return whether each call contains no other one."""
     rows, outer = calls["row"].to_numpy(), calls["outer"].to_numpy()
@@ -266,13 +289,19 @@ def each(column: pl.Series, says: Callable[[str | None], Any], dtype: pl.DataTyp
     return joined["said"]
 
 
+def explained_within(calls: pl.DataFrame, chosen: pl.DataFrame) -> dict[str, float]:
+    """Return the chosen calls, and all that they contain, as the time that a claim explains."""
+    return explained_calls(within(calls.select("row", "outer", "depth", "name", "shapes", "phase", "self"), chosen))
+
+
 def explained_calls(calls: pl.DataFrame) -> dict[str, float]:
     """Return calls as the time that a claim explains: that of each operator, shapes and phase."""
-    key = pl.concat_str(
-        pl.lit("call"), pl.col("name"), pl.col("shapes").fill_null(""), pl.col("phase").fill_null(""), separator=" "
-    )
-    summed = calls.group_by(key.alias("key")).agg(pl.col("self").sum())
-    return dict(summed.rows())
+    explained: dict[str, float] = {}
+    for some in calls.select("name", "shapes", "phase", "self").iter_slices(_AT_ONCE):
+        for name, shapes, phase, time in some.group_by("name", "shapes", "phase").agg(pl.col("self").sum()).iter_rows():
+            key = f"call {name} {shapes or ''} {phase or ''}"
+            explained[key] = explained.get(key, 0.0) + time
+    return explained
 
 
 @lru_cache(maxsize=4096)
@@ -306,6 +335,11 @@ def texts(text: str | None) -> tuple[str, ...]:
 def elements(shape: tuple[int, ...]) -> int:
     """Return the number of elements of a tensor."""
     return int(np.prod(shape)) if shape else 1
+
+
+def broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape of what tensors are broadcast to."""
+    return tuple(max(sizes) for sizes in zip_longest(*map(reversed, shapes), fillvalue=1))[::-1]
 
 
 #: Cells of recurrent layers, which a program calls for each time step.
@@ -359,7 +393,9 @@ def multiplying(observed: Observed, calls: pl.DataFrame) -> float:
     0 where that speed was not measured.
     """
     single = one_core(observed, "float32")
-    flops = sum(product_flops(*row) for row in calls.select("name", "shapes", "concrete").iter_rows())
+    kind = ("name", "shapes", "concrete")
+    alike = (some.group_by(kind).len() for some in calls.select(kind).iter_slices(_AT_ONCE))
+    flops = sum(count * product_flops(*call) for some in alike for *call, count in some.iter_rows())
     return 1e9 * flops / (_SPEED * single * max(observed.summary.steps.count, 1)) if single else 0.0
 
 

@@ -33,13 +33,15 @@ CAUSES = MISFITS | {
     "low-clocks", "first-compilation", "recompilation", "double-precision", "slow-half-precision", "denormal-numbers",
     "per-parameter-optimizer", "sample-loop", "many-small-operators", "unneeded-forward", "teacher-with-gradients",
     "growing-graph", "repeated-backward", "frequent-evaluation", "frequent-checkpoint", "frequent-logging",
-    "anomaly-mode", "hooks-left-on", "profiler-left-on", "layout-copies", "dense-embedding-gradient", "one-hot-product",
-    "recomputation", "unused-parameter-search", "buffer-broadcasts", "arguments-not-donated",
+    "statistics-in-step", "anomaly-mode", "hooks-left-on", "profiler-left-on", "layout-copies",
+    "dense-embedding-gradient", "one-hot-product", "recomputation", "unused-parameter-search", "buffer-broadcasts",
+    "arguments-not-donated",
     "allocator-page-faults", "growing-memory", "near-memory-limit",
     "too-many-threads", "too-few-threads", "other-processes",
     "small-collectives", "synchronised-batch-norm", "unneeded-collectives",
     "slow-rank", "host-bound-rank", "data-wait-rank", "slow-stage",
-    "slow-link", "slower-kernel", "inputs-in-step", "pairwise-broadcast",
+    "slow-link", "slower-kernel", "inputs-in-step", "pairwise-broadcast", "unused-results",
+    "costly-form", "argument-checks", "repeated-parametrization", "onednn-off",
 }  # fmt: skip
 
 

@@ -42,8 +42,15 @@ def found_in(observed: Observed) -> list[Finding]:
     claims: list[Claim] = []
     for rule in (*RULES, *guarded("stepscope.rules")):
         claims += (claim for claim in _claims(rule, observed) if _worth(claim.finding, observed))
-    step_ns = round(observed.step_ns) or None
-    return [msgspec.structs.replace(finding, step_ns=finding.step_ns or step_ns) for finding in merged(claims)]
+    return [_of_step(finding, round(observed.step_ns) or None) for finding in merged(claims)]
+
+
+def _of_step(finding: Finding, step_ns: int | None) -> Finding:
+    """Return a finding that saves no more than the step that it is about, which is this one if it says no other."""
+    step = finding.step_ns or step_ns
+    names = ("gain_ns", "gain_low_ns", "gain_high_ns") if step else ()
+    least = {name: min(gain, step) for name in names if (gain := getattr(finding, name)) is not None}
+    return msgspec.structs.replace(finding, step_ns=step, **least)
 
 
 def _worth(finding: Finding, observed: Observed) -> bool:

@@ -13,6 +13,7 @@ from stepscope.advise.finding import MISFITS, Evidence, Finding, Findings, by_ga
 from stepscope.advise.job_findings import job_findings
 from stepscope.advise.rank_findings import rank_findings
 from stepscope.advise.rules.besides_rules import CAUSES
+from stepscope.analyse.quantities import duration_text
 from stepscope.cluster.job import Job
 from stepscope.errors import InputError
 from stepscope.run import RankRun, Run
@@ -29,6 +30,10 @@ _BECAUSE = {
         ["python-in-step", "sleep-in-step", "io-in-step", "lock-wait", "subprocess-in-step", "wait-in-step"]
     ),
 }
+#: Causes of which the time holds what ranks wait for a slow one.
+_WITH_WAITS = frozenset(
+    ["exposed-communication", "communication-not-overlapped", "small-collectives", "synchronised-batch-norm"]
+)
 
 
 def findings(run: str | Path | Run) -> Findings:
@@ -65,6 +70,8 @@ def findings_of_job(run: Run, opened: Job) -> list[Finding]:
     reasons = [reason_of(finding, own) for finding in others]
     others = [with_reason(finding, reason) for finding, reason in zip(others, reasons, strict=True)]
     shared = [one for one in shared if all(reason is None or _differs(one, reason) for reason in reasons)]
+    held = by_gain([*others, *named])[:1]
+    shared = [*filter(None, (without_waits(one, held[0]) for one in shared))] if held else shared
     return [*misfits, *by_gain([*others, *map(of_its_rank, [*named, *shared])])]
 
 
@@ -92,6 +99,20 @@ def with_reason(slow: Finding, reason: Finding | None) -> Finding:
     first, *others = slow.evidence
     said = [msgspec.structs.replace(one, rank=slow.ranks[0]) for one in reason.evidence]
     return msgspec.structs.replace(slow, evidence=(first, *said, *others), remedy=reason.remedy)
+
+
+def without_waits(shared: Finding, slow: Finding) -> Finding | None:
+    """Return what the ranks share less what they wait for a slow one; None if that is most of it."""
+    gain, waits = shared.gain_ns or 0, slow.gain_ns or 0
+    if shared.cause not in _WITH_WAITS or not waits:
+        return shared
+    if waits > gain / 2:
+        return None
+    low, high = (max((end or 0) - waits, 0) for end in (shared.gain_low_ns, shared.gain_high_ns))
+    text = f"without {duration_text(waits)} that the ranks wait because of the finding {slow.cause}"
+    told = Evidence(text=text, value=float(waits), unit="ns")
+    evidence = (*shared.evidence, told)
+    return msgspec.structs.replace(shared, gain_ns=gain - waits, gain_low_ns=low, gain_high_ns=high, evidence=evidence)
 
 
 def _most_of(slow: Finding, own: Sequence[Finding]) -> Finding | None:

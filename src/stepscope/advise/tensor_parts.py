@@ -65,7 +65,7 @@ def collected(body: pl.DataFrame, top: pl.DataFrame) -> int:
 def layers_in(calls: pl.DataFrame, body: pl.DataFrame) -> pl.DataFrame:
     """Return the calls of layers in a loop: operators of layers, and products with a parameter."""
     products = body.filter(pl.col("name").is_in(_PRODUCTS)).select("shapes").unique().to_series()
-    learned = _gradients(calls)
+    learned = gradients(calls)
     with_weights = [text for text in products if learned.keys() & set(sizes(text)[1:2])]
     of_products = pl.col("name").is_in(_PRODUCTS) & pl.col("shapes").is_in(with_weights)
     return body.filter(pl.col("name").is_in(_LAYERS) | of_products)
@@ -82,7 +82,7 @@ def layers_of_parts(calls: pl.DataFrame, layers: pl.DataFrame, taken: pl.DataFra
         layers: Calls of the layers of a loop, in their order.
         taken: The calls of the loop that take the parts.
     """
-    learned, used = _gradients(calls), defaultdict[tuple[int, ...], list[tuple[int, ...]]](list)
+    learned, used = gradients(calls), defaultdict[tuple[int, ...], list[tuple[int, ...]]](list)
     of = [(*sizes(text)[:2], (), ())[:2] for text in layers["shapes"].to_list()]
     for data, weight in of:
         used[weight].append(data[:-1])
@@ -100,7 +100,7 @@ def _change(data: list[tuple[int, ...]]) -> bool:
     return sum(one != other for one, other in pairwise(data)) > _DIFFER * len(data)
 
 
-def _gradients(calls: pl.DataFrame) -> dict[tuple[int, ...], int]:
+def gradients(calls: pl.DataFrame) -> dict[tuple[int, ...], int]:
     """Return how many gradients are summed into weights, by shape."""
     sums = calls.filter(pl.col("name") == _ACCUMULATES)["shapes"].value_counts()
     found: dict[tuple[int, ...], int] = defaultdict(int)

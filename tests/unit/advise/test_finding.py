@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from stepscope.advise.finding import CAUSES, Confidence, Finding, failing
+from stepscope.advise.finding import CAUSES, MISFITS, Confidence, Finding, failing
 from stepscope.advise.rank_findings import WORTH
 
 ROOT = Path(__file__).parents[3]
@@ -26,6 +27,14 @@ def test_every_cause_is_in_the_catalogue_and_has_its_section() -> None:
     sections = {line.removeprefix("### ") for line in page.splitlines() if line.startswith("### ")}
     assert sections == CAUSES
     assert set(causes()) <= CAUSES
+
+
+def test_each_section_says_what_how_we_know_when_we_are_wrong_and_what_to_change() -> None:
+    page = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
+    for cause, text in re.findall(r"^### (\S+)\n(.*?)(?=^##|\Z)", page, flags=re.MULTILINE | re.DOTALL):
+        rows = {row.strip() for row in re.findall(r"^\| ([^|]+) \|", text, flags=re.MULTILINE)}
+        last = "what to do" if cause in MISFITS else "before, after"
+        assert rows >= {"what", "how we know", "when we are wrong", last}, cause
 
 
 def test_the_page_says_below_which_gain_nothing_is_told() -> None:

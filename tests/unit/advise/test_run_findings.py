@@ -9,7 +9,7 @@ import pytest
 
 import stepscope
 from stepscope.advise.finding import Evidence, Finding
-from stepscope.advise.run_findings import made_slow_by, of_its_rank, reason_of, with_reason
+from stepscope.advise.run_findings import made_slow_by, of_its_rank, reason_of, with_reason, without_waits
 from stepscope.cli.main import main
 
 
@@ -43,6 +43,18 @@ def test_a_rank_that_waits_for_its_data_says_what_its_own_samples_show() -> None
     assert [one.text for one in told.evidence] == ["data-wait-rank", "data-loader-slow"]
     assert (told.cause, told.gain_ns, told.evidence[1].rank) == ("data-wait-rank", 10, 1)
     assert reason_of(finding("host-bound-rank", 1, 10, added=12), [other]) is other
+
+
+def test_communication_that_is_the_wait_for_a_slow_rank_is_told_once() -> None:
+    slow = finding("slow-rank", 3, 25, added=26)
+    assert without_waits(finding("communication-not-overlapped", 0, 36), slow) is None
+    left = without_waits(finding("communication-not-overlapped", 0, 60), slow)
+    assert left is not None
+    assert (left.gain_ns, left.evidence[-1].value) == (35, 25)
+    of_data = finding("data-loader-slow", 0, 36)
+    assert without_waits(of_data, slow) is of_data
+    unknown = finding("slow-rank", 3, 0)
+    assert without_waits(left, unknown) is left
 
 
 def waiting_ranks(directory: Path, ranks: int, *, waits: set[int]) -> Path:
@@ -82,6 +94,39 @@ def test_what_all_ranks_share_is_told_at_any_number_of_ranks(tmp_path: Path, ran
     assert (finding.cause, finding.ranks) == ("data-loader-slow", ())
     assert finding.gain_ns == pytest.approx(60e6, rel=0.1)
     assert any("seen on rank 0, 7, 15 of the 3 usual ones" in one.text for one in finding.evidence) == (ranks == 16)
+
+
+def device_ranks(directory: Path, computing: list[int]) -> Path:
+    """Kineto files of ranks whose devices compute so many ms in each of five steps of 180 ms, then sum up."""
+    directory.mkdir()
+    for rank, busy in enumerate(computing):
+        events = []
+        for step in range(5):
+            begin, id = step * 180_000, 2 * step + 1
+            parts = [
+                ("user_annotation", f"ProfilerStep#{step}", 7, begin, 180_000, 0),
+                ("cuda_runtime", "cudaLaunchKernel", 7, begin + 10, 5, id),
+                ("cuda_runtime", "cudaLaunchKernel", 7, begin + 20, 5, id + 1),
+                ("kernel", "ampere_sgemm_128x64_nn", 70, begin + 100, busy * 1000, id),
+                ("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 71, begin + busy * 1000 + 200,
+                 179_000 - busy * 1000, id + 1),
+            ]  # fmt: skip
+            for category, name, thread, ts, dur, correlation in parts:
+                args = {"correlation": correlation, "device": 0, "stream": thread} if correlation else {}
+                events.append({"ph": "X", "pid": 0 if category == "kernel" else 7, "tid": thread, "cat": category,
+                               "name": name, "ts": ts, "dur": dur, "args": args})  # fmt: skip
+        info = {"backend": "nccl", "rank": rank, "world_size": len(computing)}
+        trace = {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}
+        (directory / f"rank{rank}.pt.trace.json").write_text(json.dumps(trace))
+    return directory
+
+
+def test_what_ranks_wait_for_a_slow_one_is_not_told_as_communication(tmp_path: Path) -> None:
+    [told] = stepscope.findings(device_ranks(tmp_path / "slow", [90, 90, 90, 170]))
+    assert (told.cause, told.ranks) == ("slow-rank", (3,))
+    assert told.gain_ns == pytest.approx(80e6, rel=0.1)
+    [told] = stepscope.findings(device_ranks(tmp_path / "alike", [90, 90, 90, 90]))
+    assert (told.cause, told.ranks) == ("exposed-communication", ())
 
 
 def test_what_one_usual_rank_of_many_has_is_not_told_of_all(tmp_path: Path) -> None:

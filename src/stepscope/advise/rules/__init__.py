@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from stepscope.advise.claims import Claim
 from stepscope.advise.observed import Observed
-from stepscope.advise.rules.besides_rules import besides_training
+from stepscope.advise.rules.besides_rules import besides_training, statistics
 from stepscope.advise.rules.collective_rules import collectives, data_parallel
 from stepscope.advise.rules.data_rules import data_loading, padding
 from stepscope.advise.rules.dispatch_rules import dispatch, written_update
@@ -34,6 +34,7 @@ RULES: tuple[Callable[[Observed], Iterable[Claim]], ...] = (
     number_types,
     memory_moves,
     besides_training,
+    statistics,
     machine_use,
     collectives,
     data_parallel,

@@ -1,4 +1,4 @@
-"""What a run does besides training: evaluations, checkpoints and logging that come too often."""
+"""What a run does besides training: evaluations, checkpoints, logging and statistics that come too often."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from stepscope.advise.calls import of_step
+from stepscope.advise.calls import elements, explained_within, of_step, of_steps, recorded_calls, sizes
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
+from stepscope.advise.rules.dispatch_rules import line_text
 from stepscope.advise.trainers import trainer_says
+from stepscope.analyse.operators.cost_rules import FAMILIES
 from stepscope.analyse.quantities import duration_text
 from stepscope.trace.schema import EVALUATIONS
 from stepscope.trace.tables import columns_of, has_rows
@@ -26,6 +28,8 @@ _OFTEN = 25
 _MOST = 0.6
 #: Phases of training, and part of the time of a place that makes all of it one for such events.
 _TRAINS, _MOSTLY = ["data", "forward", "backward", "optimizer"], 0.5
+#: An evaluation that ends within so many ns of its step's end lasts until it.
+_AT_END = 100_000
 #: Least number of them in a run, and of looks at one that the program does not announce.
 _FEW, _LOOKS = 3, 10
 
@@ -61,8 +65,22 @@ _EVALUATES = re.compile(r"(?:^|[._])(?:eval(?:uate|uation)?|validat(?:e|ion)|tes
 #: Event of the run: a program is given what the training returned, and gives it nothing back.
 _EVALUATION_RUN = "evaluation run"
 
+#: What gives Python a number, and what makes one number, or few, of a whole tensor.
+_READS = ("item", "_local_scalar_dense", "is_nonzero")
+_REDUCES = frozenset(
+    ["median", "nanmean", "nansum", "quantile", "histc", "count_nonzero", "kthvalue", "aminmax", "dist", "dot",
+     "linalg_norm", "linalg_matrix_norm", "_foreach_norm", "linalg_svdvals", "cosine_similarity", "allclose", "equal"]
+) | {name for name, family in FAMILIES.items() if family == "reduction"}  # fmt: skip
+#: What gives a reduction its tensor, beside what works element by element.
+_PREPARES = frozenset(["to", "detach", "view", "reshape", "flatten", "square", "isnan", "isfinite", "isinf", "type_as"])
+#: What scales gradients: the norm that was read before belongs to the training.
+_SCALES = frozenset(["mul_", "div_", "clamp_", "_foreach_mul_", "_foreach_div_", "_foreach_clamp_max_"])
+#: Elements of a tensor up to which its size tells nothing.
+_SMALL = 4096
+_STATISTICS = "statistics-in-step"
+
 #: Causes of what a run does besides training.
-CAUSES = frozenset(kind.cause for kind in _KINDS.values())
+CAUSES = frozenset(kind.cause for kind in _KINDS.values()) | {_STATISTICS}
 
 
 def besides_training(observed: Observed) -> Iterator[Claim]:
@@ -80,7 +98,7 @@ def besides_training(observed: Observed) -> Iterator[Claim]:
     quiet = float(steps["quiet"].sum()) / max(float(steps["dur"].sum()), 1.0)
     for name in _KINDS:
         found = events.filter(pl.col("name") == name)
-        if len(found) < _FEW:
+        if len(found) < _FEW or (name == "evaluation" and _trains_on(steps, found)):
             continue
         (time, having), looks = _time(steps, found, quiet), observed.looks.filter(pl.col("phase") == name)
         around = _around(observed, name)
@@ -89,6 +107,13 @@ def besides_training(observed: Observed) -> Iterator[Claim]:
             text=f"in {having} of {len(steps)} steps", value=float(having), result="step_times"
         )  # fmt: skip
         yield from _too_often(observed, name, (time, len(steps) / max(having, 1)), around, told)
+
+
+def _trains_on(steps: pl.DataFrame, found: pl.DataFrame) -> bool:
+    """Return whether evaluation mode lasts to the end of nearly every step: a part of the network trains in it."""
+    ends, last = ((some["ts"] + some["dur"]).to_numpy() for some in (steps, found))
+    near = ends[np.minimum(np.searchsorted(ends, last - _AT_END), len(ends) - 1)]
+    return len(found) >= _MOST * len(steps) and float((np.abs(near - last) <= _AT_END).mean()) >= _MOST
 
 
 def _around(observed: Observed, name: str) -> pl.DataFrame:
@@ -211,3 +236,89 @@ def _too_often(
         remedy=trainer_says(observed, name, kind.remedy),
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, {f"event {name}": time, **observed.explained(looks)})
+
+
+def statistics(observed: Observed) -> Iterator[Claim]:
+    """Yield numbers of whole tensors that Python reads in every step, by the operators of the recorded steps.
+
+    Beside a device, it is the wait for it that costs (``synchronising-call``).
+    """
+    if observed.framework != "torch" or observed.summary.on_device or not observed.step_ns:
+        return
+    calls = recorded_calls(observed)
+    time = pl.col("time").filter((pl.col("outer") < 0) & (pl.col("phase") == "other"))
+    if observed.share(float(calls.select(time.sum()).item())) < _KINDS["logging"].told:
+        return
+    chosen = calls.filter(pl.col("row").is_in(_read_statistics(calls)))
+    steps, computed = observed.summary.steps.count, float(chosen["time"].sum())
+    if chosen["step"].n_unique() < max(_FEW, _MOST * steps):
+        return
+    beside = pl.col("phase").is_null() | (pl.col("phase") == "other")
+    many = len(chosen.filter(pl.col("name").str.strip_prefix("aten::").is_in(_READS))) / steps
+    line = line_text(observed, observed.looks.filter(beside & (pl.col("state") == "native")))
+    finding = Finding(
+        cause=_STATISTICS,
+        title=f"{of_step(observed, computed)} statistics of whole tensors are computed for Python{line}",
+        gain_ns=round(0.95 * computed), gain_low_ns=round(0.8 * computed), gain_high_ns=round(1.1 * computed),
+        basis="the operators that end in these numbers, of which a twentieth stays",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{many:.0f} numbers a step are read of reductions outside of forward, backward and "
+                     f"optimizer, {duration_text(computed)} together",
+                     value=computed, unit="ns", result="operator_details"),
+        ),
+        remedy="Compute them in some steps only: if step % 50 == 0: log(p.norm().item()). To bound gradients: "
+        "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, explained_within(calls, chosen))
+
+
+def _read_statistics(calls: pl.DataFrame) -> list[int]:
+    """Return the rows of outermost calls that compute a number which Python reads.
+
+    These are the read, the reductions before it, and what prepares their tensor element by element. A number that is
+    read between a backward and the scaling of gradients is left out: it clips them.
+    """
+    name, outermost = pl.col("name").str.strip_prefix("aten::"), pl.col("outer") < 0
+    found: list[int] = []
+    for step in of_steps(calls, outermost & name.is_in(_READS)):
+        top = step.filter(outermost).select("row", "phase", "shapes", name)
+        before = None
+        for _, run in top.group_by(pl.col("phase").rle_id(), maintain_order=True):
+            phase = run["phase"][0]
+            if phase == "other":
+                found += _read_in(run, clips=before == "backward")
+            before = phase
+    return found
+
+
+def _read_in(run: pl.DataFrame, *, clips: bool) -> list[int]:
+    """Return the rows of these calls that compute a number which Python reads; none that clip gradients with it."""
+    of_run: list[int] = []
+    since: list[tuple[int, str, str | None]] = []
+    for row, name, shapes in run.select("row", "name", "shapes").iter_rows():
+        if name.endswith("_"):
+            since.clear()
+        if name in _READS:
+            of_run += _made_of(row, since)
+            since.clear()
+        elif name in _SCALES and clips:
+            of_run = []
+        elif name in _REDUCES or name in _PREPARES or FAMILIES.get(name) in ("elementwise", "copy"):
+            since.append((row, name, shapes))
+        else:
+            since.clear()
+    return of_run
+
+
+def _made_of(read: int, since: list[tuple[int, str, str | None]]) -> list[int]:
+    """Return the rows of the calls that a number was made of, and of its read; none if no reduction is among them."""
+    rows, size = [read], 0
+    for row, name, shapes in reversed(since):
+        many = max(map(elements, sizes(shapes)), default=0)
+        if name in _REDUCES:
+            size = many
+        elif many > max(size, _SMALL) or (many < size and many > _SMALL):
+            break
+        rows.append(row)
+    return rows if size else []

@@ -63,7 +63,7 @@ _FETCH = re.compile(r"(?:torch[/\\]utils[/\\]data[/\\]_utils[/\\]fetch|paddle[/\
 #: What asks a sampler of PyTorch for the next indices.
 _ORDERS = re.compile(r"torch[/\\]utils[/\\]data[/\\](?:sampler\.py:|dataloader\.py:.*_next_index$)")
 #: What makes batches; some frameworks do so in a thread of the training process.
-_LOADS = re.compile(r"(?:torch[/\\]utils[/\\]data|paddle[/\\]io|mindspore[/\\]dataset)[/\\]")
+_LOADS = re.compile(r"(?:torch[/\\]utils[/\\]data|paddle[/\\]io|mindspore[/\\]dataset|grain[/\\]_src[/\\]python)[/\\]")
 #: What goes on in most of the time, for the title.
 _MADE = {"training": " in the training process", "thread": " in a thread of the training process"}
 _MAKES = {"sample": "samples are made", "collate": "they are collated", "order": "a sampler chooses its samples"}
@@ -74,6 +74,8 @@ _LOADER = {
     "mindspore": "Load in workers: GeneratorDataset(…, num_parallel_workers={})",
     "jax": "Make the next batch in a thread or process while the step runs, such as Grain's or torch's DataLoader",
 }
+#: The same, by the loader that a program was seen to use.
+_SEEN_LOADER = {"dataloader": _LOADER["torch"], "grain": "Load in workers: grain.DataLoader(…, worker_count={})"}
 _ALONE = {"mindspore": "GeneratorDataset(…, num_parallel_workers=1)"}
 #: Workers from which on a framework makes batches in other processes.
 _LEAST_WORKERS = {"mindspore": 2}
@@ -408,7 +410,8 @@ def _advice(observed: Observed, wait: float, loading: _Loading) -> tuple[str, fl
 
 def beside_training(observed: Observed, workers: int) -> str:
     """Return how batches are made in so many workers, in the words of the framework or trainer."""
-    load = _LOADER.get(observed.framework, f"Load in {count_text(workers, 'worker')}")
+    seen = (_SEEN_LOADER.get(key.partition(".")[0]) for key in observed.facts)
+    load = next(filter(None, seen), _LOADER.get(observed.framework, f"Load in {count_text(workers, 'worker')}"))
     return trainer_says(observed, "workers", load).format(max(workers, _LEAST_WORKERS.get(observed.framework, 1)))
 
 

@@ -320,7 +320,9 @@ def _loops(observed: Observed) -> Iterator[Claim]:
     weights, total = steps * parameters or sum(learned[shape] for shape in called), sum(called.values())
     if not weights or total < _REPEATS * weights or total < _REPEATS * steps or _in_graphs(observed):
         return
-    repeats = total / weights
+    # With layers that are called once beside the loop, the mean is too low.
+    often = sorted(count / max(learned[shape], steps) for shape, count in called.items())
+    repeats = total / weights if parameters else max(often[len(often) // 2], total / weights)
     if float(with_weights["time"].sum()) * steps / total > _SMALL_NS:
         return
     of_loop = _repeated(calls, repeats, steps)
@@ -385,8 +387,8 @@ def _accumulated(observed: Observed) -> Iterator[Claim]:
         remedy="Take larger parts: fewer steps of accumulation (gradient_accumulation_steps) with as many times larger "
         "batches give the same gradients, as far as the memory allows."
         if rows > 1 else
-        "Take all samples at once: torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(parameters, x, y) "
-        "gives the gradients of each.",
+        "Take all samples at once: one backward of their mean loss gives the same gradients; those of each sample "
+        "come from torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(parameters, x, y).",
     )  # fmt: skip
     own = ~pl.col("phase").is_in(["forward", "backward", "optimizer", "data"]).fill_null(value=False)
     seen = observed.explained(observed.looks.filter(own & pl.col("file").is_not_null()))
@@ -429,6 +431,8 @@ def _loop(
         }  # fmt: skip
     else:
         low, middle, high = (part * time for part in saved)
+        # The backward of x[:, t] makes a gradient of the size of x for each t.
+        unbind = " (and take its parts by x.unbind(1), not by x[:, t])" if observed.framework == "torch" else ""
         facts = {
             "cause": "many-small-operators",
             "title": f"{of_step(observed, time)} a loop calls the same layers "
@@ -436,7 +440,7 @@ def _loop(
             "gain_low_ns": round(low), "gain_ns": round(middle), "gain_high_ns": round(high),
             "basis": "forward and backward of the repeated calls, of which a fused or compiled function saves most",
             "remedy": f"Use the framework's own layer for the loop ({nn}.LSTM, {nn}.GRU), move what does not "
-            f"depend on the step before it out of the loop, or compile the function: {compiled}.",
+            f"depend on the step before it out of the loop{unbind}, or compile the function: {compiled}.",
         }  # fmt: skip
     evidence = Evidence(
         text=f"{calls:.0f} calls of layers a step, {repeats:.0f} for each of their weights", value=calls,

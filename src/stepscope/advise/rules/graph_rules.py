@@ -14,6 +14,7 @@ import polars as pl
 from stepscope.advise.calls import (
     elements,
     explained_calls,
+    explained_within,
     in_order,
     of_step,
     outermost,
@@ -37,7 +38,7 @@ _PARAMETRIC = (
     "aten::group_norm", "aten::lstm", "aten::gru",
 )  # fmt: skip
 #: Functions of torch.utils.checkpoint that run a forward again; part of the memory up to which that is needless.
-_RECOMPUTES = ("unpack_hook", "recompute_fn")
+_RECOMPUTES, _RECOMPUTES_OF_PADDLE = ("unpack_hook", "recompute_fn"), "RecomputeFunction$"
 _FREE = 0.5
 #: Looks that tell the time of an evaluation.
 _LOOKS = 10
@@ -49,21 +50,28 @@ _OFTEN = 25
 _ANNOUNCED = 3
 #: Operators whose results depend on parameters, or may; those that draw random numbers; that read or cut results.
 _LEARNED = r"linear|conv|mm$|matmul|einsum|cdist|embedding|lstm|gru$|rnn|batch_norm|layer_norm|group_norm|attention"
-_DRAWS, _CUTS = r"rand|normal|bernoulli|uniform|dropout|multinomial", "aten::detach"
+_DRAWS, _CUTS = r"rand(?:[^p]|$)|normal|bernoulli|uniform|dropout|multinomial", "aten::detach"
 _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal")
+#: It draws random numbers, too, but most of its time goes into rows that the step does not take.
+_PERMUTES = "aten::randperm"
 _TO_NUMPY, _FROM_NUMPY = "aten::resolve_neg", "aten::lift_fresh"
 #: Part of the step from which on work on inputs is told; part of a function's time in its own lines, and most that its
 #: samples and the operators differ by.
 _INPUTS, _IN_LINES, _DIFFER = 0.12, 0.3, 3.0
+#: Part of the operators between two layers that came before the first one, too, from which on they are these again.
+_ALIKE = 0.9
 #: Operators of a group that repeats a part of the model, forward or backward; those of a forward with the same weights.
 _REPEATS, _AGAIN = 4, 2
 
 
 def graphs(observed: Observed) -> Iterator[Claim]:
     """Yield what autograd computes in each step although nobody needs it."""
-    if observed.framework != "torch" or observed.summary.on_device:
+    if observed.framework not in ("torch", "paddle") or observed.summary.on_device:
         return
     calls = recorded_calls(observed)
+    if observed.framework == "paddle":
+        yield from _recomputed_by_paddle(observed, calls)
+        return
     backward = calls.filter(pl.col("name").str.starts_with(_NODE) & (pl.col("outer") < 0))
     if backward.is_empty():
         return
@@ -134,7 +142,7 @@ def _repeated_backward(observed: Observed, calls: pl.DataFrame, backward: pl.Dat
         remedy="Add the losses up and call backward() once: (loss_a + loss_b).backward() instead of "
         "loss_a.backward(retain_graph=True); loss_b.backward().",
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, again)))
+    yield Claim(finding, Depth.CAUSE, explained_within(calls, again))
 
 
 def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
@@ -167,7 +175,7 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     what = "a second forward of the model" if repeated else "a forward"
     if within_steps < steps:  # not part of the step: it is scored on other data, now and then
         if repeated:
-            yield _evaluation(observed, time, within_steps, explained_calls(within(calls, unused)), graph=True)
+            yield _evaluation(observed, time, within_steps, explained_within(calls, unused), graph=True)
         return
     finding = Finding(
         cause="unneeded-forward",
@@ -183,7 +191,7 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         remedy="Use the result of the first forward: predictions = logits.detach().argmax(1). If another forward is "
         "needed, run it under torch.no_grad(), and not in every step.",
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, unused)))
+    yield Claim(finding, Depth.CAUSE, explained_within(calls, unused))
 
 
 def _beside_training(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
@@ -217,8 +225,7 @@ def _beside_training(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]
     time = float(line["until"].sum())
     if not always and _seldom(observed, time * steps / within_steps):
         return
-    ran = within(calls, line.select(calls.columns))
-    yield _evaluation(observed, time, within_steps, explained_calls(ran), graph=False)
+    yield _evaluation(observed, time, within_steps, explained_within(calls, line), graph=False)
 
 
 def _read_each_step(calls: pl.DataFrame, apart: pl.DataFrame, used: pl.DataFrame) -> bool:
@@ -402,7 +409,7 @@ def _lost(
 
 def _passes_on(calls: pl.DataFrame, nodes: pl.DataFrame) -> bool:
     """Return whether the last layer that a backward reaches among these nodes makes a gradient of its input, too."""
-    inside = within(calls, nodes.select(calls.columns)).filter(
+    inside = within(calls, nodes).filter(
         pl.col("name").is_in(["aten::mm", "aten::convolution_backward", "aten::embedding_dense_backward"])
     )
     if inside.is_empty():
@@ -440,7 +447,7 @@ def _of_lost(
         "Run the network that is not trained under torch.no_grad(): with torch.no_grad(): target = teacher(x); "
         "or turn its gradients off: teacher.requires_grad_(False), model.backbone.requires_grad_(False).",
     )  # fmt: skip
-    return Claim(finding, Depth.CAUSE, explained_calls(within(calls, chosen.select(calls.columns))))
+    return Claim(finding, Depth.CAUSE, explained_within(calls, chosen))
 
 
 def _recomputed(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
@@ -451,11 +458,34 @@ def _recomputed(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     again = calls.filter(recorded.fill_null(value=False))
     repeated = again.join(first, on=["name", "shapes"], how="semi", nulls_equal=True)
     looks = observed.looks_through("torch/utils/checkpoint.py", *_RECOMPUTES)
+    time = max(float(outermost(calls, again)["time"].sum()), float(looks["time"].sum()))
+    yield from _again(
+        observed, time, repeated, {**explained_within(calls, again), **observed.explained(looks)},
+        "Keep what the forward computes: take torch.utils.checkpoint out, or gradient_checkpointing=False; or "
+        "checkpoint only as many blocks as the memory needs.",
+    )  # fmt: skip
+
+
+def _recomputed_by_paddle(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
+    """The same of Paddle's ``recompute``: a node of the backward runs operators of the forward."""
+    nodes = calls.filter(pl.col("name").str.contains(_RECOMPUTES_OF_PADDLE))
+    inside = within(calls, nodes)
+    again = inside.filter((pl.col("phase") == "forward") & pl.col("name").str.ends_with(" dygraph"))
+    time = float(again["self"].sum()) + float(nodes["self"].sum())
+    yield from _again(
+        observed, time, again, explained_within(calls, again),
+        "Keep what the forward computes: call the block itself instead of recompute(block, x); or recompute only as "
+        "many blocks as the memory needs.",
+    )  # fmt: skip
+
+
+def _again(
+    observed: Observed, time: float, repeated: pl.DataFrame, explains: dict[str, float], remedy: str
+) -> Iterator[Claim]:
     used, most = _memory(observed)
     steps = observed.summary.steps.count
     if len(repeated) < steps or repeated["step"].n_unique() < steps or not used or used > _FREE * most:
         return
-    time = max(float(outermost(calls, again)["time"].sum()), float(looks["time"].sum()))
     finding = Finding(
         cause="recomputation",
         title=f"{of_step(observed, time)} the backward computes parts of the forward again to save memory, of which "
@@ -464,14 +494,13 @@ def _recomputed(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         basis="the operators of the forward that the backward repeats, or the samples of it",
         confidence=Confidence.MEASURED,
         evidence=(
-            Evidence(text=f"{len(repeated) // steps} operators with parameters a step run again in the backward",
+            Evidence(text=f"{len(repeated) // steps} operators of the forward a step run again in the backward",
                      value=len(repeated) / steps, result="operator_details", operator=str(repeated["name"][0])),
             Evidence(text=f"the process has at most {bytes_text(used)} in memory", value=float(used), unit="bytes"),
         ),
-        remedy="Keep what the forward computes: take torch.utils.checkpoint out, or gradient_checkpointing=False; or "
-        "checkpoint only as many blocks as the memory needs.",
+        remedy=remedy,
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, {**explained_calls(within(calls, again)), **observed.explained(looks)})
+    yield Claim(finding, Depth.CAUSE, explains)
 
 
 def _memory(observed: Observed) -> tuple[int, int]:
@@ -491,7 +520,7 @@ def _on_inputs(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         return
     time, looks, where = float(chosen["time"].sum()), observed.looks.clear(), ""
     if observed.share(time) >= _INPUTS / 2:
-        looks, where = _function_of(observed, time)
+        looks, where = function_of(observed, time)
         time = float(looks["time"].sum()) if where else time
     if observed.share(time) < _INPUTS:
         return
@@ -507,17 +536,21 @@ def _on_inputs(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
             Evidence(text=f"{len(chosen) // steps} operators a step, such as {most}, before the model's last layer; no "
                      "gradient goes through them", value=len(chosen) / steps, result="operator_details", operator=most),
         ),
-        remedy="Compute what is the same in each step once, before the loop or in __init__ (register_buffer); of a set "
+        remedy="Draw rows with torch.randint(n, (batch,)), or go through one permutation in each epoch: "
+        "for rows in torch.randperm(n).split(batch)."
+        if most == _PERMUTES else
+        "Compute what is the same in each step once, before the loop or in __init__ (register_buffer); of a set "
         "of data only the rows that the step takes (X[indices]); the rest in the data loader's workers.",
         operator=where or most,
     )  # fmt: skip
-    yield Claim(finding, Depth.PLACE, {**explained_calls(within(calls, chosen)), **observed.explained(looks)})
+    yield Claim(finding, Depth.PLACE, {**explained_within(calls, chosen), **observed.explained(looks)})
 
 
 def _of_data(calls: pl.DataFrame) -> pl.DataFrame:
     """Return the outermost calls without gradients that work on data; no row where some of them may have parameters.
 
-    Between layers, those that begin with a tensor made of nothing count: others may work on what the layers give.
+    Between layers, those that begin with a tensor made of nothing count, and those that were called before the first
+    one, too: others may work on what the layers give.
     Random numbers are new in each step. What has the shape of a parameter belongs to the parameters.
     """
     top, other = calls.filter(pl.col("outer") < 0).sort("step", "ts"), pl.col("phase") == "other"
@@ -537,11 +570,14 @@ def _of_data(calls: pl.DataFrame) -> pl.DataFrame:
     weights = {shape for shapes in trained for shape in shapes if len(shape) > 1}
     data = pl.Series([weights.isdisjoint(sizes(text)) for text in early["shapes"].to_list()], dtype=pl.Boolean)
     before = (pl.col("ts") < pl.col("first")) & (pl.col("ts") > pl.col("end").fill_null(0))
-    inside = (pl.col("ts") > pl.col("first")) & pl.col("made")
+    like = early.filter(other & before).select("name", "shapes", again=True).unique()
+    early = early.join(like, on=["name", "shapes"], how="left", nulls_equal=True, maintain_order="left")
+    again = pl.col("again").fill_null(value=False).mean().over("run") >= _ALIKE
+    inside = (pl.col("ts") > pl.col("first")) & (pl.col("made") | again)
     return early.filter(other & data & (before | inside) & ~pl.col("name").str.contains(_DRAWS))
 
 
-def _function_of(observed: Observed, time: float) -> tuple[pl.DataFrame, str]:
+def function_of(observed: Observed, time: float) -> tuple[pl.DataFrame, str]:
     """Return the looks in the program's function whose own lines call operators for about that time, and its name."""
     training = pl.col("phase").is_in(["data", "backward", "optimizer"]).fill_null(value=False)
     looks = observed.looks.filter(~training & pl.col("file").is_not_null())

@@ -11,21 +11,32 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.advise.calls import (
+    broadcast,
     each,
     elements,
     explained_calls,
+    explained_within,
     of_step,
+    of_steps,
     recorded_calls,
     sizes,
+    with_backward,
     within,
 )
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.advise.forms import Calls, Form
+from stepscope.advise.forms.compiled_forms import compiled_forms
+from stepscope.advise.forms.costly_forms import BEGINS, costly_forms
+from stepscope.advise.forms.repeated_passes import repeated_passes
+from stepscope.advise.forms.unused_results import LOSSES, TAKES, ignored_targets, unused_results
 from stepscope.advise.observed import Observed
+from stepscope.advise.rules.graph_rules import function_of
 from stepscope.advise.rules.part_rules import generation
 from stepscope.analyse.operators.operator_calls import device_time, host_operators, operator_names, or_negative, rows_of
-from stepscope.analyse.quantities import duration_text, percent_text
+from stepscope.analyse.quantities import count_text, duration_text, percent_text
 from stepscope.analyse.step.activity import device_rows, of_kinds, span_codes, span_kinds, texts_of
+from stepscope.trace.schema import TARGETS
 from stepscope.trace.tables import columns_of, has_rows
 
 #: Names of kernels that multiply float32 without tensor cores, and of those that do so in TF32, on NVIDIA GPUs.
@@ -52,7 +63,10 @@ _OF_PRODUCTS, _OF_BETWEEN = (0.0, 0.4, 0.7), (0.7, 0.9, 1.0)
 #: sums over the numbers of a pair; those that do all of it.
 _COMBINES, _EACH = ("aten::sub", "aten::mul"), ("aten::pow", "aten::square", "aten::mul", "aten::abs")
 _SUMS = ("aten::sum", "aten::mean", "aten::norm", "aten::linalg_vector_norm")
+_VIEWS = ("aten::unsqueeze", "aten::slice", "aten::select", "aten::expand", "aten::view", "aten::transpose")
 _OF_PAIRS = ("aten::cosine_similarity", "aten::pairwise_distance")
+#: Operators of a form that its evidence names.
+_NAMED = 4
 #: Phases whose operators are not the program's own.
 _NOT_OWN = ["backward", "optimizer", "data"]
 #: Parts of the time of sums over pairs that a product of matrices saves: least, usual, most.
@@ -76,6 +90,8 @@ def kernels(observed: Observed) -> Iterator[Claim]:
         if observed.framework == "torch":
             yield from _host_attention(observed)
             yield from _pairs(observed)
+        if observed.framework in _FORMS:
+            yield from _forms(observed)
         return
     if not observed.step_ns:
         return
@@ -280,22 +296,25 @@ def _host_attention(observed: Observed) -> Iterator[Claim]:
 def _pairs(observed: Observed) -> Iterator[Claim]:
     """Sums over pairs of rows, of which each number is written and read: a product of matrices keeps the sums alone."""
     calls, steps = recorded_calls(observed), max(observed.summary.steps.count, 1)
-    top = calls.filter((pl.col("outer") < 0) & ~pl.col("phase").is_in(_NOT_OWN).fill_null(value=False))
-    top = top.sort("track", "step", "ts")
-    begins = top["name"].is_in([*_COMBINES, *_OF_PAIRS]) & each(top["shapes"], _of_pairs, pl.Boolean())
-    found = [top[place : place + _until_sum(top[place : place + _NEAR])] for place in begins.arg_true()]
-    sums = pl.concat([top.clear(), *found])
+    own = (pl.col("outer") < 0) & ~pl.col("phase").is_in(_NOT_OWN).fill_null(value=False)
+    combines = pl.col("name").is_in([*_COMBINES, *_OF_PAIRS])
+    found = [calls.clear()]
+    for step in of_steps(calls, own & combines):
+        top = step.filter(own)
+        begins = top.select(combines).to_series() & each(top["shapes"], _of_pairs, pl.Boolean())
+        found += (top[place : place + _until_sum(top[place : place + _NEAR])] for place in begins.arg_true())
+    sums = pl.concat(found)
     if sums.is_empty():
         return
-    made = within(calls, sums).filter(pl.col("phase") == "forward")["sequence"].drop_nulls().unique()
-    nodes = (pl.col("phase") == "backward") & (pl.col("outer") < 0) & pl.col("sequence").is_in(made.implode())
-    ran = pl.concat([sums, calls.filter(nodes)])
+    ran = with_backward(calls, sums)
     time = float(ran["time"].sum())
-    pair = max((sizes(text)[:2] for text in sums["shapes"] if _of_pairs(text)), key=lambda one: elements(_whole(*one)))
+    pair = max(
+        (sizes(text)[:2] for text in sums["shapes"] if _of_pairs(text)), key=lambda one: elements(broadcast(one))
+    )
     low, gain, high = (part * time for part in _BY_PRODUCT)
     if observed.share(gain) < _USED / 4:
         return
-    first, second, whole = (" × ".join(map(str, shape)) for shape in (*pair, _whole(*pair)))
+    first, second, whole = (" × ".join(map(str, shape)) for shape in (*pair, broadcast(pair)))
     names = [name.removeprefix("aten::") for name in sums["name"].unique(maintain_order=True)]
     finding = Finding(
         cause="pairwise-broadcast",
@@ -314,7 +333,60 @@ def _pairs(observed: Observed) -> Iterator[Claim]:
         "not fit: squeeze() one of them.",
         operator=str(sums["name"][0]),
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, ran)))
+    yield Claim(finding, Depth.CAUSE, explained_within(calls, ran))
+
+
+def _forms(observed: Observed) -> Iterator[Claim]:
+    """Results of which most is not used, and calls of which another form costs less."""
+    calls, steps = recorded_calls(observed), max(observed.summary.steps.count, 1)
+    for one in _FORMS[observed.framework](observed, calls):
+        ran = with_backward(calls, one.calls) if one.backward else one.calls
+        time, looks, where = float(ran["time"].sum()), observed.looks.clear(), ""
+        # The memory of a copy is freed outside of operators.
+        if (one.calls["phase"] == "other").fill_null(value=False).all():
+            looks, where = function_of(observed, time)
+            time = max(time, float(looks["time"].sum()))
+        gain, names = one.part * time, one.calls["name"].unique(maintain_order=True).to_list()
+        many = count_text(round(len(one.calls) / steps), "operator")
+        finding = Finding(
+            cause=one.cause,
+            title=f"{of_step(observed, time)} {one.title}{': ' * bool(where)}{where}",
+            gain_ns=round(gain), gain_low_ns=round(0.8 * gain), gain_high_ns=round(time),
+            basis="the operators that make and take it and their nodes of the backward, less what stays",
+            confidence=Confidence.LIKELY,
+            evidence=(
+                Evidence(text=f"{many} a step: {', '.join(names[:_NAMED])}", value=time, unit="ns",
+                         result="operator_details", operator=names[0]),
+            ),
+            remedy=one.remedy,
+            operator=names[0],
+        )  # fmt: skip
+        yield Claim(finding, Depth.CAUSE, {**explained_within(calls, ran), **observed.explained(looks)})
+
+
+def _forms_of_torch(observed: Observed, calls: pl.DataFrame) -> list[Form]:
+    """Return the costly forms among operators that ran one by one."""
+    own = (pl.col("outer") < 0) & ~pl.col("phase").is_in(_NOT_OWN).fill_null(value=False)
+    forms: list[Form] = []
+    for find, begins in ((unused_results, TAKES), (costly_forms, BEGINS)):
+        looked = of_steps(calls, own & pl.col("name").is_in(begins))
+        forms += find(Calls.of(step.filter(own)) for step in looked)
+    if ignored := _ignored(observed):
+        looked = of_steps(calls, own & pl.col("name").is_in(LOSSES))
+        forms += ignored_targets((Calls.of(step.filter(own)) for step in looked), ignored)
+    forms += repeated_passes(of_steps(calls, pl.col("phase") == "backward"))
+    return forms
+
+
+#: What finds them, by framework.
+_FORMS = {"torch": _forms_of_torch, "jax": compiled_forms}
+
+
+def _ignored(observed: Observed) -> dict[int, float]:
+    """Return, of each number of classes that a loss had, the part of the targets that it ignores, where it does."""
+    counted = observed.facts.get(TARGETS)
+    entries = counted if isinstance(counted, list) else []
+    return {classes: none / rows for classes, rows, none in entries if 0 < none <= rows}
 
 
 def _of_pairs(shapes: str | None) -> bool:
@@ -324,15 +396,12 @@ def _of_pairs(shapes: str | None) -> bool:
     return any(one == 1 < other for one, other in places) and any(other == 1 < one for one, other in places)
 
 
-def _whole(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of what two tensors are broadcast to."""
-    return tuple(max(pair) for pair in zip_longest(reversed(first), reversed(second), fillvalue=1))[::-1]
-
-
 def _until_sum(calls: pl.DataFrame) -> int:
     """Return how many of these calls make pairs of rows and sum them up; 0 if they do not end with such a sum."""
-    whole = _whole(*sizes(calls["shapes"][0])[:2])
+    whole = broadcast(sizes(calls["shapes"][0])[:2])
     for place, (name, shapes) in enumerate(calls.select("name", "shapes").iter_rows()):
+        if place and name in _VIEWS and sizes(shapes)[:1] != (whole,):
+            continue  # of what the next product takes
         if place and (name not in {*_EACH, *_SUMS} or sizes(shapes)[:1] != (whole,)):
             return 0
         if name in {*_SUMS, *_OF_PAIRS}:

@@ -14,6 +14,7 @@ from stepscope.advise.calls import (
     copy_speed,
     elements,
     explained_calls,
+    explained_within,
     in_order,
     multiplying,
     of_step,
@@ -31,8 +32,8 @@ from stepscope.analyse.quantities import duration_text
 from stepscope.trace.tables import columns_of
 
 #: Tensors of a step from which on they are a loop, and operators on parameters for each of them that are more than
-#: what a single call per tensor does, such as setting a gradient to zero.
-_MANY, _EACH = 16, 2
+#: what a single call per tensor does, such as setting a gradient to zero, and fewer than a loop over elements does.
+_MANY, _EACH, _EACH_MOST = 10, 2, 60
 #: Part of the parameters that an operator takes which takes each of them.
 _NEARLY = 0.9
 #: Mean time of a piece of the loop, ns, above which what is computed takes the time, not the calls.
@@ -56,6 +57,9 @@ _BRANCHES = 8
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 #: Begin of the operators that exchange tensors with other ranks, and wait for them.
 _EXCHANGES = "c10d::"
+#: What is known of a call by its place among the others, and what a loop over parts is told by.
+_PLACE = ("row", "outer", "depth")
+_OF_PARTS = ("row", "step", "ts", "name", "phase", "shapes", "concrete", "time", "until")
 #: Phases whose loops are those of the framework, or of the loader.
 _NOT_OWN = ["backward", "optimizer", "data"]
 
@@ -86,6 +90,10 @@ _CALLED = {"jax": r"^PjitFunction\(", "mindspore": "^RunOp$", "paddle": " dygrap
 #: Part of a line's time in calls that read values, between which it computes and reads in a loop, and looks that tell
 #: it. What only reads may wait for a whole compiled step.
 _READING, _READ_LOOKS = (0.1, 0.9), 4
+#: End of the file through which MindSpore calls what it differentiates: a forward, also one outside of cells.
+_DIFFERENTIATES = "mindspore/ops/composite/base.py"
+#: The file and the functions of PyTorch that give the state of a model, and that load one.
+_MODULES, _STATES = "torch/nn/modules/module.py", ("state_dict", "load_state_dict")
 #: Part of the looks beside forward, backward and optimizer at a line that calls the operators there.
 _MOST = 0.6
 
@@ -120,16 +128,20 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
     chosen = top.with_columns(mine=mine.fill_null(value=False))
     loop = chosen.filter(_inside(chosen, "mine"))
     many = int(loop["mine"].sum()) / steps
-    if many < _EACH * parameters or loop.is_empty() or _exchanges(loop):
+    if not _EACH * parameters <= many <= _EACH_MOST * parameters or loop.is_empty() or _exchanges(loop):
         return
     where, time, looks = _function(observed, loop, optimizer=written is not None)
     if _elsewhere(observed, looks) > time / 2:
         return  # a module of Python goes through them, such as copy.deepcopy, or numpy's: its line is the place
+    states = observed.looks_through(_MODULES, *_STATES)
+    if whole := (copying := float(states["time"].sum())) > time / 2:
+        where, time, looks = line_text(observed, states), max(time, copying), states
     backward = _backward(calls, line, loop) if penalty else line.clear()
-    time += _backward_time(observed, line, backward)
+    time = min(time + _backward_time(observed, line, backward), observed.step_ns)
     each = many / parameters
     again = written is not None or loop["name"].is_in(_READS).any()
-    stay = 0.0 if penalty else _PASSES if again else _PASS  # an optimizer subtracts the gradient of a penalty beside
+    # An optimizer subtracts the gradient of a penalty beside. Of a state that is copied seldom nothing stays.
+    stay = 0.0 if penalty or whole else _PASSES if again else _PASS
     gain = time * (1 - stay / each)
     if observed.share(gain) < _TOLD:
         return
@@ -151,12 +163,13 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
         if written is not None else
         "Do it for all tensors in one call: torch._foreach_lerp_(averages, parameters, 0.001), "
         "torch._foreach_mul_(gradients, scale), torch.nn.utils.clip_grad_norm_(parameters, 1.0)"
-        + ("; a penalty on their squares is the weight_decay of the optimizer." if penalty else "."),
+        + ("; a penalty on their squares is the weight_decay of the optimizer." if penalty else "")
+        + (". Copy a model's state every hundredth step; parameters alone: torch._foreach_copy_." if whole else "."),
         operator=names[0],
     )  # fmt: skip
     seen = _seen(observed, time, looks)
-    ran = within(calls, pl.concat([loop.select(calls.columns), backward.select(calls.columns)]))
-    yield Claim(finding, Depth.CAUSE, {**explained_calls(ran), **seen})
+    ran = pl.concat([loop.select("row"), backward.select("row")])
+    yield Claim(finding, Depth.CAUSE, {**explained_within(calls, ran), **seen})
 
 
 def _of_each_parameter(calls: pl.DataFrame, learned: Counter[tuple[int, ...]]) -> list[str]:
@@ -179,7 +192,7 @@ def _of_each_parameter(calls: pl.DataFrame, learned: Counter[tuple[int, ...]]) -
 def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> Iterator[Claim]:
     """Operators on the parts of tensors, which loops take from them one after the other."""
     steps = max(observed.summary.steps.count, 1)
-    top = line.filter(_own())
+    top = line.select(_OF_PARTS).filter(_own())
     found: list[tuple[float, pl.DataFrame]] = []
     for anchor, pieces in anchors(top, steps):
         begin, end = pl.col("ts").filter(anchor).min(), pl.col("ts").filter(anchor).max()
@@ -195,7 +208,8 @@ def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> 
             continue
         if not len(layers) and collected(body, top) < 0.8 * pieces * steps:
             continue  # each part needs the result of the one before it
-        body = body.join(layers.join(apart, on="row", how="anti"), on="row", how="anti")
+        if len(layers):
+            body = body.join(layers.join(apart, on="row", how="anti"), on="row", how="anti")
         body = body.join(pl.concat(one for _, one in found), on="row", how="anti") if found else body
         if len(body) >= 0.8 * pieces * steps:
             found.append((pieces, body))
@@ -206,11 +220,11 @@ def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> 
     backward = _backward(calls, line, body)
     where, time, looks = _function(observed, body)
     time += _backward_time(observed, line, backward)
-    products = multiplying(observed, within(calls, pl.concat([body, backward]).select(calls.columns)))
+    ran = pl.concat([body.select("row"), backward.select("row")])
+    products = multiplying(observed, within(calls.select(*_PLACE, "name", "shapes", "concrete"), ran))
     gain = time * (1 - _STAY / pieces) - _moving(observed, calls, body) - products
     if observed.share(gain) >= _TOLD:
-        ran = within(calls, pl.concat([body.select(calls.columns), backward.select(calls.columns)]))
-        explains = {**explained_calls(ran), **_seen(observed, time, looks)}
+        explains = {**explained_within(calls, ran), **_seen(observed, time, looks)}
         yield Claim(_of_parts(observed, body, where, (pieces, each, time, gain)), Depth.CAUSE, explains)
 
 
@@ -218,8 +232,11 @@ def _moving(observed: Observed, calls: pl.DataFrame, body: pl.DataFrame) -> floa
     """Return what the operators of a loop but its layers move through memory, ns per step: none longer than it runs."""
     moves = body.filter(~pl.col("name").is_in(TAKES)).join(layers_in(calls, body), on="row", how="anti")
     each = 4e9 / copy_speed(observed) / max(observed.summary.steps.count, 1)
-    largest = (each * max(map(elements, sizes(text)), default=0) for text in moves["shapes"])
-    return sum(min(moved, float(time)) for moved, time in zip(largest, moves["time"].to_list(), strict=True))
+    alike = moves.group_by("shapes").agg("time")
+    return sum(
+        float(times.clip(upper_bound=each * max(map(elements, sizes(text)), default=0)).sum())
+        for text, times in zip(alike["shapes"], alike["time"], strict=True)
+    )
 
 
 def _exchanges(loop: pl.DataFrame) -> bool:
@@ -252,7 +269,8 @@ def _of_parts(observed: Observed, body: pl.DataFrame, where: str, of: tuple[floa
 
 def _backward(calls: pl.DataFrame, line: pl.DataFrame, forward: pl.DataFrame) -> pl.DataFrame:
     """Return the nodes of the backward that belong to calls of the forward."""
-    made = within(calls, forward.select(calls.columns)).filter(pl.col("phase") == "forward")["sequence"].drop_nulls()
+    inside = within(calls.select(*_PLACE, "phase", "sequence"), forward)
+    made = inside.filter(pl.col("phase") == "forward")["sequence"].drop_nulls()
     return line.filter((pl.col("phase") == "backward") & pl.col("sequence").is_in(made.implode()))
 
 
@@ -283,6 +301,9 @@ def _over_branches(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) 
         begin=pl.col("ts").min(), end=pl.col("ts").max(), layers=pl.len(), of=pl.col("shapes").first()
     )
     runs = runs.filter(pl.col("layers") >= _BRANCHES).sort("begin")
+    # With a backward in between, it is one layer that takes a batch after the other.
+    nodes = line.filter(pl.col("phase") == "backward")["ts"].sort()
+    runs = runs.filter(nodes.search_sorted(runs["begin"]) == nodes.search_sorted(runs["end"]))
     if runs.is_empty() or runs["step"].n_unique() < steps:
         return
     inside = top.sort("ts").join_asof(
@@ -318,7 +339,7 @@ def _over_branches(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) 
     )  # fmt: skip
     chosen = pl.concat([body.select(calls.columns), backward.select(calls.columns)])
     seen = _seen(observed, time, _looks(observed))
-    yield Claim(finding, Depth.CAUSE, {**explained_calls(within(calls, chosen)), **seen})
+    yield Claim(finding, Depth.CAUSE, {**explained_within(calls, chosen), **seen})
 
 
 def _written_optimizer(observed: Observed) -> str | None:
@@ -462,15 +483,17 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
     many = max(len(own), len(called) - len(calls.filter((pl.col("outer") < 0) & ~beside))) / steps
     if many < _READ or len(called) < _MANY * steps:
         return
+    trained = [s for s, frames in observed.stacks.items() if any(one.file.endswith(_DIFFERENTIATES) for one in frames)]
     looks = observed.looks.filter(beside & (pl.col("phase") != "data").fill_null(value=True))
-    looks = looks.filter(pl.col("file").is_not_null())
+    looks = looks.filter(pl.col("file").is_not_null() & ~pl.col("stack").is_in(trained))
     lines, whole = _lines(observed, looks), max(float(looks["time"].sum()), 1.0)
     each = float(called["dur"].median() or 0.0)  # type: ignore[arg-type]
     takes = (pl.col("parts") >= _READ * each) & (each > 0)  # so many parts as a loop, whatever its reads wait for
     known = pl.col("reading").is_between(*_READING) | (pl.col("reading") > _READING[1]) & takes
     own = calls.filter(pl.col("phase") != "optimizer")
     graded = observed.framework == "paddle" and _ungraded(own) < _READ * steps
-    if observed.framework == "paddle" and updates_itself(observed) is None and (not graded or many >= _GRADED):
+    eager = observed.framework in ("paddle", "mindspore") and updates_itself(observed) is None
+    if eager and (not graded or many >= _GRADED):
         known |= (pl.col("reading") < _READING[0]) & (pl.col("body") >= _MOST * whole)  # .item() leaves no frame
     lines = lines.filter(known & (pl.col("count") >= _READ_LOOKS)).sort("time", descending=True)
     if lines.is_empty():

@@ -12,7 +12,7 @@ from stepscope.advise.calls import (
     each,
     elements,
     executing,
-    explained_calls,
+    explained_within,
     of_step,
     one_core,
     outermost,
@@ -74,8 +74,8 @@ _LARGE_ARGUMENT = 4 << 20
 _GROWS, _HELD = _MIB, 0.5
 #: What makes one-hot rows in a compiled program of JAX, and the sizes in the name of a type.
 _ONE_HOT_OF_JAX = r"(?:^|[/(])_?one_hot[/)]"
-_ONE_HOT_OF_PADDLE, _PRODUCT_OF_PADDLE = "one_hot dygraph", "matmul dygraph"
-_PRODUCT_NODE, _SHAPE = r"MatmulGradNode$", re.compile(r"\w+\[([\d,]*)\]")
+_ONE_HOT_OF_PADDLE, _PRODUCT_OF_PADDLE = ("one_hot dygraph", "pd_op.one_hot"), ("matmul dygraph", "pd_op.matmul")
+_PRODUCT_NODE, _SHAPE = r"MatmulGradNode$|^pd_op\.matmul_grad$", re.compile(r"\w+\[([\d,]*)\]")
 #: Part of the step from which on the time of its fresh pages is told.
 _GROWTH_TOLD = 0.07
 #: Bytes from which on the C library asks the system for memory, whatever it has kept.
@@ -126,7 +126,7 @@ def _layouts(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         Evidence(text=f"{len(copies) // steps} such copies a step, most of {shape}", value=len(copies) / steps,
                  result="operator_details", operator="aten::copy_"),
     ]  # fmt: skip
-    explains = explained_calls(within(calls, copies))
+    explains = explained_within(calls, copies)
     if saved[1]:
         evidence.append(
             Evidence(text=f"convolutions whose channels are not last take {duration_text(saved[1])} longer than their "
@@ -134,7 +134,7 @@ def _layouts(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
                      result="operator_details", operator=str(reordering["name"][0]))
         )  # fmt: skip
         # What the library reorders, it puts into memory that it takes anew: these page faults are part of its time.
-        explains |= explained_calls(within(calls, reordering))
+        explains |= explained_within(calls, reordering)
         explains["page faults"] = faults_of_step(observed) * fault_costs(observed)[1]
     finding = Finding(
         cause="layout-copies",
@@ -233,7 +233,7 @@ def _embeddings(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         "torch.optim.SparseAdam for its parameters.",
         operator=str(dense["name"][0]),
     )  # fmt: skip
-    explains = explained_calls(within(calls, whole))
+    explains = explained_within(calls, whole)
     # Such gradients are taken anew in each step: these page faults are part of their time.
     yield Claim(finding, Depth.CAUSE, explains | {"page faults": faults_of_step(observed) * fault_costs(observed)[1]})
 
@@ -304,9 +304,9 @@ def _one_hot_of_jax(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
 def _one_hot_of_paddle(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     """The same without shapes: a product of the forward right behind one-hot rows. Nodes come in the reverse order."""
     model = calls.filter((pl.col("outer") < 0) & (pl.col("phase") == "forward")).sort("track", "step", "ts")
-    product, steps = pl.col("name") == _PRODUCT_OF_PADDLE, max(observed.summary.steps.count, 1)
-    behind = model.filter(pl.col("name") != "cast dygraph").with_columns(
-        first=pl.col("name").shift(1).over("track", "step") == _ONE_HOT_OF_PADDLE,
+    product, steps = pl.col("name").is_in(_PRODUCT_OF_PADDLE), max(observed.summary.steps.count, 1)
+    behind = model.filter(~pl.col("name").is_in(["cast dygraph", "pd_op.cast"])).with_columns(
+        first=pl.col("name").is_in(_ONE_HOT_OF_PADDLE).shift(1).over("track", "step"),
         last=pl.len().over("step", "name") - pl.col("row").cum_count().over("step", "name"),
     )
     taken = behind.filter(product & pl.col("first"))
@@ -315,7 +315,7 @@ def _one_hot_of_paddle(observed: Observed, calls: pl.DataFrame) -> Iterator[Clai
     gradient = nodes.join(taken.select("step", last=pl.col("last").cast(pl.UInt32)), on=["step", "last"], how="semi")
     if len(nodes) != len(behind.filter(product)):  # of a product that trains nothing, no node is there
         gradient = gradient.clear()
-    made = model.filter(pl.col("name") == _ONE_HOT_OF_PADDLE)
+    made = model.filter(pl.col("name").is_in(_ONE_HOT_OF_PADDLE))
     if taken.is_empty() or len(taken) < len(made):
         return
     chosen = pl.concat([part.select(calls.columns) for part in (made, taken, gradient)])
@@ -334,13 +334,13 @@ def _one_hot_of_paddle(observed: Observed, calls: pl.DataFrame) -> Iterator[Clai
         confidence=Confidence.LIKELY,
         evidence=(
             Evidence(text=f"{len(taken) / steps:.3g} products a step right behind one_hot", value=len(taken) / steps,
-                     result="operator_details", operator=_PRODUCT_OF_PADDLE),
+                     result="operator_details", operator=str(taken["name"][0])),
         ),
         remedy="Read the rows by their numbers: paddle.nn.functional.embedding(tokens, table) instead of "
         "paddle.matmul(paddle.nn.functional.one_hot(tokens, …), table).",
-        operator=_PRODUCT_OF_PADDLE,
+        operator=str(taken["name"][0]),
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, chosen)))
+    yield Claim(finding, Depth.CAUSE, explained_within(calls, chosen))
 
 
 def _typed(text: str | None) -> list[tuple[int, ...]]:
@@ -373,7 +373,7 @@ def _one_hot_claim(
         remedy=f"Take the rows by their numbers: {remedy}.",
         operator=largest,
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, chosen)))
+    yield Claim(finding, Depth.CAUSE, explained_within(calls, chosen))
 
 
 def _one_hot_rows(text: str | None) -> tuple[int, int] | None:
@@ -484,9 +484,7 @@ def _grown(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         "collect the pieces in a list and join them once at the end.",
         operator="aten::cat",
     )  # fmt: skip
-    yield Claim(
-        finding, Depth.CAUSE, {**explained_calls(within(calls, large.select(calls.columns))), "page faults": faults}
-    )
+    yield Claim(finding, Depth.CAUSE, {**explained_within(calls, large), "page faults": faults})
 
 
 def _faults(observed: Observed) -> Iterator[Claim]:

@@ -9,15 +9,16 @@ import polars as pl
 
 from stepscope.advise.calls import (
     ATTENTION,
+    broadcast,
     elements,
     explained_calls,
+    explained_within,
     of_step,
     one_core,
     product_flops,
     recorded_calls,
     sizes,
     texts,
-    within,
 )
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
@@ -194,7 +195,7 @@ def _half(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         "where it runs on a CPU; half precisions pay on processors with AMX or AVX512-FP16, and on GPUs.",
         operator=name,
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, rows)))
+    yield Claim(finding, Depth.CAUSE, explained_within(calls, rows))
 
 
 def _threads(observed: Observed) -> int:
@@ -264,7 +265,13 @@ def _slow_products(observed: Observed, calls: pl.DataFrame) -> _SlowCalls | None
     flops = [product_flops(name, shapes) for name, shapes in products.select("name", "shapes").iter_rows()]
     edges = [min((min(shape) for shape in sizes(text) if len(shape) > 1), default=0) for text in products["shapes"]]
     large = pl.Series(edges, dtype=pl.Int64) >= _EDGE
-    products = products.with_columns(pl.Series("work", flops, pl.Float64)).filter(large)
+    # The shapes of sparse matrices, which have no strides, do not tell how much is multiplied.
+    known = [
+        text is None or [len(one) for one in sizes(text)] == [len(one) for one in sizes(shapes)]
+        for shapes, text in products.select("shapes", "strides").iter_rows()
+    ]
+    products = products.with_columns(pl.Series("work", flops, pl.Float64))
+    products = products.filter(large & pl.Series(known, dtype=pl.Boolean))
     products = products.filter(pl.col("work") >= _FLOPS)
     if len(products) < 2:
         return None
@@ -277,7 +284,7 @@ def _slow_products(observed: Observed, calls: pl.DataFrame) -> _SlowCalls | None
 def _slow_elements(observed: Observed, calls: pl.DataFrame) -> _SlowCalls | None:
     """Sums and products of elements that are much slower than other simple operators, and than memory is."""
     simple = calls.filter(pl.col("name").is_in([*_OF_ELEMENTS, *_SIMPLE]))
-    most = [max(map(elements, sizes(text)), default=0) for text in simple["shapes"]]
+    most = [elements(broadcast(sizes(text))) for text in simple["shapes"]]
     dense = [all(one[-1] == 1 for one in sizes(text) if one) for text in simple["strides"]]
     simple = simple.with_columns(pl.Series("work", most, pl.Float64)).filter(pl.Series(dense, dtype=pl.Boolean))
     simple = simple.filter(pl.col("work") >= _ELEMENTS)

@@ -245,8 +245,9 @@ def _beside_jax(observed: Observed, looks: pl.DataFrame, sure: pl.Series, busy: 
 
 
 def _own_threads(observed: Observed) -> bool:
-    """Return whether another thread runs, or waits in, the program's own code."""
-    others = sampled_time(observed.tables).rows.filter(pl.col("order") == 2)["stack"].to_list()
+    """Return whether another thread runs, or waits in, the program's own code, other than for a compiled program."""
+    rows = sampled_time(observed.tables).rows
+    others: set[int] = {*rows.filter(pl.col("order") == 2)["stack"]}.difference(_through_callbacks(observed))
     return any(frame.own for stack in others for frame in observed.stacks.get(stack, ()))
 
 

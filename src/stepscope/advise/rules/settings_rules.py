@@ -7,10 +7,11 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.advise.calls import explained_calls, of_step, recorded_calls, within
+from stepscope.advise.calls import each, explained_within, of_step, recorded_calls, sizes, with_backward
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
+from stepscope.advise.tensor_parts import gradients
 from stepscope.analyse.quantities import count_text, duration_text
 from stepscope.trace.tables import columns_of
 
@@ -23,6 +24,14 @@ _NAN_CHECKS = ("aten::isnan", "aten::_is_any_true")
 _NODE = "autograd::engine::evaluate_function"
 #: Nodes of Paddle's backward, and that which adds a gradient up; operators that update a parameter or, together, many.
 _PADDLE_NODE, _PADDLE_SUM, _UPDATE, _MANY = "GradNode", "GradNodeAccumulation", r"^\w+_ dygraph$", "merged|fused"
+#: The file of torch that makes weights of others, and how often is too often in a step.
+_PARAMETRIZE, _OFTEN = "torch/nn/utils/parametrize.py", 3
+#: The file of torch whose functions check the arguments of distributions.
+_DISTRIBUTIONS = "torch/distributions/distribution.py"
+#: Convolutions, of which oneDNN has fast ones for the types below, and the parts of their time that these save: least,
+#: usual, most.
+_CONVOLUTIONS, _OF_ONEDNN = ("aten::convolution", "aten::convolution_backward"), "float"
+_BY_ONEDNN = (0.4, 0.65, 0.85)
 #: Weights without an optimizer from which on they are told.
 _UNTRAINED = 2
 
@@ -33,6 +42,9 @@ def settings_left_on(observed: Observed) -> Iterator[Claim]:
     if observed.framework == "torch":
         yield from _anomaly(observed)
         yield from _hooks(observed)
+        yield from _argument_checks(observed)
+        yield from _without_onednn(observed)
+        yield from _parametrized(observed)
     elif observed.framework == "paddle":
         yield from _untrained(observed)
 
@@ -75,7 +87,90 @@ def _anomaly(observed: Observed) -> Iterator[Claim]:
         remedy="Remove torch.autograd.set_detect_anomaly(True), or enter torch.autograd.detect_anomaly() only while "
         "you look for a NaN.",
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, observed.explained(looks) | explained_calls(within(calls, checked)))
+    yield Claim(finding, Depth.CAUSE, observed.explained(looks) | explained_within(calls, checked))
+
+
+def _argument_checks(observed: Observed) -> Iterator[Claim]:
+    """Distributions that look at every number they are given."""
+    looks = observed.looks_through(_DISTRIBUTIONS, "__init__", "_validate_sample")
+    time, count = float(looks["time"].sum()), int(looks["count"].sum())
+    if count < _LOOKS:
+        return
+    error = time / count**0.5
+    finding = Finding(
+        cause="argument-checks",
+        title=f"{of_step(observed, time)} torch.distributions checks the parameters and values it is given",
+        gain_ns=round(time), gain_low_ns=round(max(time - 2 * error, 0)), gain_high_ns=round(time + 2 * error),
+        basis="the samples in which a distribution checks its arguments",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"{count} samples in the checks of torch/distributions, {duration_text(time)} a step",
+                     value=time, unit="ns", result="python_lines"),
+        ),
+        remedy="Switch the checks off when the training runs: "
+        "torch.distributions.Distribution.set_default_validate_args(False), or validate_args=False for one.",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, observed.explained(looks))
+
+
+def _without_onednn(observed: Observed) -> Iterator[Claim]:
+    """Convolutions that torch computes by itself, for oneDNN is switched off."""
+    state = observed.facts.get("torch.state")
+    if observed.summary.on_device or not isinstance(state, dict) or state.get("mkldnn_enabled") is not False:
+        return
+    calls = recorded_calls(observed)
+    slow = calls.filter(pl.col("name").is_in(_CONVOLUTIONS) & pl.col("dtypes").str.contains(_OF_ONEDNN))
+    time = float(slow["time"].sum())
+    low, usual, high = (round(part * time) for part in _BY_ONEDNN)
+    finding = Finding(
+        cause="onednn-off",
+        title=f"{of_step(observed, time)} convolutions run without oneDNN, which is switched off",
+        gain_ns=usual, gain_low_ns=low, gain_high_ns=high,
+        basis="the operators of these convolutions, of which oneDNN saves two thirds",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"torch.backends.mkldnn.enabled is off, and {duration_text(time)} a step are convolutions "
+                     "without it", value=time, unit="ns", result="operator_details",
+                     operator=_CONVOLUTIONS[0]),
+        ),
+        remedy="Leave torch.backends.mkldnn.enabled at True, its default; a part of the program that needs it off can "
+        "say so alone: with torch.backends.mkldnn.flags(enabled=False).",
+        operator=_CONVOLUTIONS[0],
+    )  # fmt: skip
+    if time:
+        yield Claim(finding, Depth.CAUSE, explained_within(calls, slow))
+
+
+def _parametrized(observed: Observed) -> Iterator[Claim]:
+    """Weights that are made of others (orthogonal, of a bounded norm), and anew each time that a layer takes them."""
+    looks = observed.looks_through(_PARAMETRIZE, "get_parametrized", "forward")
+    if looks["count"].sum() < _LOOKS:
+        return
+    calls = recorded_calls(observed)
+    learned = gradients(calls)
+    forward = calls.filter((pl.col("outer") < 0) & (pl.col("phase") == "forward"))
+    alike = forward.group_by("name", "shapes").agg(pl.len(), pl.col("time").sum()).sort("time", descending=True)
+    of = each(alike["shapes"], lambda text: learned.get((sizes(text) or ((),))[0]), pl.Int64())
+    alike = alike.with_columns(often=pl.col("len") / of).filter(pl.col("often") >= _OFTEN)
+    if alike.is_empty():
+        return
+    often, made = float(alike["often"][0]), forward.join(alike, on=["name", "shapes"], how="semi")
+    ran = with_backward(calls, made)
+    time = float(looks["time"].sum()) + float(ran["time"].sum()) - float(made["time"].sum())
+    gain = time * (1 - 1 / often)
+    finding = Finding(
+        cause="repeated-parametrization",
+        title=f"{of_step(observed, time)} weights with a parametrization are made anew, {often:.0f} times a step",
+        gain_ns=round(gain), gain_low_ns=round(0.7 * gain), gain_high_ns=round(time),
+        basis="the samples in the parametrizations and their nodes of the backward, of which one of each stays",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{int(looks['count'].sum())} samples in torch/nn/utils/parametrize.py, "
+                     f"{duration_text(time)} a step with the backward", value=time, unit="ns", result="python_lines"),
+        ),
+        remedy="Make them once a step: with torch.nn.utils.parametrize.cached(): around the forward.",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, {**explained_within(calls, ran), **observed.explained(looks)})
 
 
 def _hooks(observed: Observed) -> Iterator[Claim]:
@@ -180,7 +275,7 @@ def _untrained(observed: Observed) -> Iterator[Claim]:
         remedy="Run the network that is not trained under paddle.no_grad(); or turn its gradients off: "
         "for weight in backbone.parameters(): weight.stop_gradient = True.",
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, chosen)))
+    yield Claim(finding, Depth.CAUSE, explained_within(calls, chosen))
 
 
 def _outside_operators(observed: Observed) -> float:

@@ -34,11 +34,12 @@ _ACTIVE = ("python", "native", "collecting", "gil", "core")
 _RUNS = {
     "data": (
         r"torch/utils/data/dataloader\.py$|mindspore/dataset/engine/iterators\.py$|"
-        r"paddle/io/dataloader/dataloader_iter\.py$",
+        r"paddle/io/dataloader/dataloader_iter\.py$|grain/_src/python/data_loader\.py$",
         r"__next__$",
     ),
     "backward": (
-        r"torch/(?:_tensor|autograd/__init__|autograd/graph)\.py$|paddle/.*(?:tensor_patch_methods|backward_mode)\.py$",
+        r"torch/(?:_tensor|autograd/__init__|autograd/graph)\.py$|paddle/.*(?:tensor_patch_methods|backward_mode)\.py$|"
+        r"mindspore/(?:graph|common)/api\.py$",
         r"(?:^|\.)(?:_engine_run_backward|backward|grad)$",
     ),
     "optimizer": (

@@ -29,6 +29,14 @@ def test_what_comes_often_and_takes_long_is_told(name: str, every: int, part: fl
     assert all(finding.gain_ns == pytest.approx(0.95 * part * STEP / every, rel=0.1) for finding in found)
 
 
+def test_evaluation_mode_that_lasts_to_the_end_of_each_step_is_that_of_a_part_that_trains_in_it() -> None:
+    training = Training()
+    training.run_steps(120)
+    for number in range(120):
+        training.rank.add("run_events", name="evaluation", ts=ORIGIN + number * STEP + STEP // 5, dur=4 * STEP // 5)
+    assert training.causes() == []
+
+
 def test_a_checkpoint_that_waits_for_a_file_is_not_scaled_by_waits_for_a_core() -> None:
     # Given steps of which half is a wait for a core, but for those with a checkpoint
     training = Training()
@@ -103,3 +111,48 @@ def test_runs_that_evaluate_take_what_their_steps_take_longer(every: int, longer
     assert [finding.cause for finding in found] == causes
     assert all("score (train.py)" in finding.evidence[0].text for finding in found)
     assert all(finding.gain_ns == pytest.approx(0.95 * longer * STEP / every, rel=0.05) for finding in found)
+
+
+WEIGHT = [1024, 512]
+#: Calls of a step that computes the deviation of a weight and the share of its zeros: name, ns, shapes.
+NUMBERS = [
+    ("aten::std", 700_000, [WEIGHT]), ("aten::item", 1_000, [[]]),
+    ("aten::eq", 300_000, [WEIGHT]), ("aten::to", 200_000, [WEIGHT]), ("aten::mean", 100_000, [WEIGHT]),
+    ("aten::item", 1_000, [[]]),
+]  # fmt: skip
+
+
+def reading(calls: list[tuple[str, int, list[list[int]]]], phase: str = "other") -> Training:
+    """A training with these calls between backward and optimizer."""
+    training = Training()
+    training.call("aten::linear", 3_000_000, [[64, 512], WEIGHT], "forward", sequence=1)
+    training.call("autograd::engine::evaluate_function: AddmmBackward0", 3_000_000, phase="backward", sequence=1)
+    for name, dur, shapes in calls:
+        training.call(name, dur, shapes, phase)
+    training.call("aten::add_", 100_000, [WEIGHT], "optimizer")
+    return training
+
+
+def test_statistics_that_are_read_in_each_step_are_told_with_what_made_them() -> None:
+    [found] = reading(NUMBERS).findings()
+    assert found.cause == "statistics-in-step"
+    assert found.gain_ns == pytest.approx(0.95 * 1_302_000)
+
+
+def test_normalised_inputs_and_a_check_of_labels_are_no_statistics() -> None:
+    images = [64, 3, 224, 224]
+    calls = [("aten::sub", 900_000, [images]), ("aten::div", 900_000, [images]),
+             ("aten::max", 5_000, [[64]]), ("aten::item", 1_000, [[]])]  # fmt: skip
+    assert reading(calls).causes() == []
+
+
+def test_a_norm_that_clips_gradients_is_no_statistic() -> None:
+    clips = [("aten::linalg_vector_norm", 1_300_000, [WEIGHT]), ("aten::item", 1_000, [[]]),
+             ("aten::mul_", 100_000, [WEIGHT])]  # fmt: skip
+    assert reading(clips).causes() == []
+    assert reading(clips[:-1]).causes() == ["statistics-in-step"]
+
+
+def test_reductions_that_nobody_reads_and_those_of_the_training_are_no_statistics() -> None:
+    assert reading([call for call in NUMBERS if call[0] != "aten::item"]).causes() == []
+    assert "statistics-in-step" not in reading(NUMBERS, "forward").causes()

@@ -281,7 +281,8 @@ def test_the_python_of_jax_around_its_operators_goes_away_with_them(calls: int, 
 def pynative(operators: int, gradients: int) -> Training:
     """Return a MindSpore training with so many operators and gradients of PyNative in a step."""
     inside = (f"{PACKAGES}/mindspore/ops/operations/math_ops.py", "Primitive.__call__")
-    training = sampled([((inside, TRAIN), "native")], "mindspore")
+    differentiates = (f"{PACKAGES}/mindspore/ops/composite/base.py", "_Grad.__call__.<locals>.after_grad")
+    training = sampled([((inside, ("/home/me/train.py", "forward"), differentiates, TRAIN), "native")], "mindspore")
     host = training.rank.thread()
     for step in range(training.steps):
         for name, count in (("RunOp", operators), ("RunGrad", gradients)):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from tests.unit.advise.rules.test_python_rules import TRAIN, sampled
 from tests.unit.advise.rules.trainings import STEP, Training
 from tests.unit.analyse.build import ORIGIN
 
@@ -345,6 +348,20 @@ def test_a_forward_that_the_backward_repeats_is_told_where_memory_is_left(used: 
     assert training.causes() == causes
 
 
+def test_what_recompute_of_paddle_repeats_is_told() -> None:
+    training = sampled([((TRAIN,), "native")], "paddle")
+    machine = {"memory_bytes": 16 << 30, "memory_limit": None}
+    training.rank.add("metadata", key="machine", value=json.dumps(machine))
+    training.rank.add("counters", track=0, ts=ORIGIN, name="process memory", value=float(1 << 30), unit="bytes")
+    training.call("matmul dygraph", 2_000_000, phase="forward")
+    training.call("Global_GradNodePyLayer_RecomputeFunction", 5_000_000, phase="backward")
+    training.call("matmul dygraph", 2_000_000, phase="forward", inside=True, shift=100_000)
+    training.call("Global_MatmulGradNode", 2_500_000, phase="backward", inside=True, shift=2_200_000)
+    [found] = [one for one in training.findings() if one.cause == "recomputation"]
+    assert found.gain_ns == pytest.approx(2_500_000, rel=0.05)
+    assert "recompute(block, x)" in found.remedy
+
+
 def prepared(training: Training, name: str = "aten::index", dur: int = 3_000_000, rows: int = 20_000) -> None:
     """Let each step prepare its data in these operators, and train on them."""
     training.call("aten::randperm", 100_000)
@@ -359,8 +376,33 @@ def test_work_on_data_alone_in_each_step_is_told() -> None:
     prepared(training)
     [finding] = training.findings()
     assert finding.cause == "inputs-in-step"
-    assert finding.gain_ns == pytest.approx(0.95 * 3_000_000, rel=0.01)
+    assert finding.gain_ns == pytest.approx(0.95 * 3_100_000, rel=0.01)
     assert "aten::index" in finding.evidence[0].text
+
+
+@pytest.mark.parametrize(("second", "parts"), [([20_000, 64], 2), ([8, 64], 1)])
+def test_what_is_made_again_for_each_layer_counts_each_time(second: list[int], parts: int) -> None:
+    # Given rows that are joined before the first layer, and rows of this shape or another between two layers
+    training = Training()
+    for number, shape in enumerate(([20_000, 64], second)):
+        training.call("aten::cat", 2_000_000, [shape, shape, []], sequence=9 + number)
+        training.call("aten::linear", 500_000, [[8, 64], WEIGHT], "forward", sequence=20 + number)
+    backward(training, WEIGHT, 20, count=2)
+    update(training, WEIGHT)
+    [finding] = training.findings()
+    assert finding.cause == "inputs-in-step"
+    assert finding.gain_ns == pytest.approx(0.95 * parts * 2_000_000, rel=0.01)
+
+
+def test_a_permutation_of_all_rows_in_each_step_is_told() -> None:
+    training = Training()
+    training.call("aten::randperm", 3_000_000, [[], [], [], [], []])
+    forward(training, WEIGHT, 10, count=2)
+    backward(training, WEIGHT, 10, count=2)
+    update(training, WEIGHT)
+    [finding] = training.findings()
+    assert finding.cause == "inputs-in-step"
+    assert "torch.randperm(n).split(batch)" in finding.remedy
 
 
 @pytest.mark.parametrize(

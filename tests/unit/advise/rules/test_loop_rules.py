@@ -44,6 +44,13 @@ def test_an_optimizer_class_of_the_program_itself_is_one_too() -> None:
     assert "as its own optimizer Lamb" in finding.title
 
 
+def test_a_loop_over_the_elements_of_a_table_is_none_over_parameters() -> None:
+    training = over_parameters(0)
+    for _ in range(70 * len(WEIGHTS)):
+        training.call("aten::mul", 500, [WEIGHTS[0], []], "other")
+    assert training.causes() == []
+
+
 def test_operators_for_each_tensor_stay_as_one_call_for_all_runs_them() -> None:
     [loop] = over_parameters(4).findings()
     [optimizer] = over_parameters(4, optimizers=[]).findings()
@@ -241,6 +248,18 @@ def test_what_other_packages_do_for_each_parameter_is_their_caller_s() -> None:
     assert "statistics" in finding.title
 
 
+def test_the_state_of_a_model_that_is_copied_is_told_with_its_line_and_the_python_of_it() -> None:
+    # Given copies of 2 ms among 20 parameters, and half of the looks in what copies them
+    training = over_parameters(2)
+    training.run_steps()
+    module = (f"{PACKAGES}/torch/nn/modules/module.py", "Module.load_state_dict")
+    see(training, [((module, TRAIN), "native"), (((f"{PACKAGES}/torch/x.py", "y"),), "native")])
+    [finding] = training.findings()
+    assert finding.cause == "many-small-operators"
+    assert "train.py:7" in finding.title
+    assert finding.gain_ns == pytest.approx(STEP / 2, rel=0.02)
+
+
 def branches(weights: list[list[int]]) -> Training:
     """Steps in which layers with these weights take data of 64 columns, each with a product that follows it."""
     training = Training()
@@ -321,6 +340,20 @@ def test_a_line_of_paddle_that_calls_operators_without_a_gradient_is_told(
         training.call("matmul dygraph", 10_000, phase="forward")
     if backward:
         training.call(backward, 10_000, phase="backward")
+    assert training.causes() == causes
+
+
+@pytest.mark.parametrize(("through", "causes"), [("", ["many-small-operators"]), ("composite/base.py", [])])
+def test_a_line_of_mindspore_beside_the_training_is_told(through: str, causes: list[str]) -> None:
+    # Given a line whose 64 operators a step take most of the time beside the training, or of what is differentiated
+    norms = ((f"{PACKAGES}/mindspore/ops/function/math_func.py", "norm"), ("/home/me/train.py", "log"))
+    outer = ((f"{PACKAGES}/mindspore/ops/{through}", "_Grad.__call__"),) if through else ()
+    model = ((f"{PACKAGES}/mindspore/nn/cell.py", "Cell.__call__"), ("/home/me/train.py", "forward"))
+    training = sampled([((*norms, *outer), "native")] * 4 + [(model, "native")] * 2, "mindspore")
+    host = training.rank.thread()
+    for step in range(training.steps):
+        for number in range(64):
+            training.rank.span(host, "runtime", step * STEP + 10_000 * number, 5_000, "RunOp", step=step)
     assert training.causes() == causes
 
 

@@ -293,3 +293,12 @@ def test_a_product_right_behind_one_hot_rows_is_told_on_paddle_without_shapes(
     found = [one for one in training.findings() if one.cause == "one-hot-product"]
     assert [one.cause for one in found] == causes
     assert all(one.gain_ns == pytest.approx(2_000_000 + 1_000_000, rel=0.05) for one in found)
+
+
+def test_it_is_told_of_programs_of_to_static_too() -> None:
+    training = sampled([((TRAIN,), "native")], "paddle")
+    for name, dur in (("one_hot", 10_000), ("matmul", 2_000_000), ("tanh", 10_000), ("relu", 10_000)):
+        training.call(f"pd_op.{name}", dur, phase="forward")
+    training.call("pd_op.matmul_grad", 1_000_000, phase="backward")
+    [found] = [one for one in training.findings() if one.cause == "one-hot-product"]
+    assert found.gain_ns == pytest.approx(2_000_000 + 1_000_000, rel=0.05)

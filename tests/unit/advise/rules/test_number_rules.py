@@ -84,6 +84,14 @@ def test_a_product_much_slower_than_others_may_have_denormal_numbers(state: dict
     assert training.causes() == causes
 
 
+def test_a_product_with_a_sparse_matrix_tells_no_speed() -> None:
+    training = Training()
+    strides = [[512, 1], []]
+    training.call("aten::mm", 100_000, [[256, 512], [512, 512]], dtypes=["float", "float"], strides=strides)
+    training.call("aten::mm", 6_000_000, PRODUCT, dtypes=["float", "float"], strides=[[512, 1], [512, 1]])
+    assert training.causes() == []
+
+
 @pytest.mark.parametrize(
     ("dur", "strides", "causes"),
     [(3_000_000, [512, 1], ["denormal-numbers"]), (400_000, [512, 1], []), (3_000_000, [1, 512], [])],

@@ -9,6 +9,21 @@ import pytest
 from tests.unit.advise.rules.trainings import STEP, STEPS, Training
 from tests.unit.analyse.build import ORIGIN
 
+
+def half_seen(training: Training, inside: dict[str, Any]) -> None:
+    """Let the samples of all steps see one half of each step in a frame that the program's main function calls."""
+    training.run_steps()
+    program = {"file": "/home/me/train.py", "line": 9, "function": "main"}
+    for stack, frames in enumerate(([inside, program], [program])):
+        training.rank.add("stacks", id=stack, frames=frames)
+    for number in range(40):
+        for stack, at in ((0, 0), (1, STEP // 2)):
+            training.rank.add(
+                "samples", ts=ORIGIN + number * STEP + at, dur=STEP // 2, cpu=STEP // 2, count=2, process=7, thread=7,
+                name="MainThread", state="python", stack=stack,
+            )  # fmt: skip
+
+
 NODE = "autograd::engine::evaluate_function: MulBackward0"
 
 
@@ -66,17 +81,7 @@ def test_hooks_of_the_model_cost_what_runs_in_them(where: str) -> None:
     hook = {"function": "Monitor.look", "file": "/home/me/monitor.py", "line": 20, "count": 12}
     fact: Any = {"models": [{"hooks": [hook]}]} if where == "torch__state" else {"tensor_hooks": [hook]}
     training = Training(**{where: fact})
-    training.run_steps()
-    program = {"file": "/home/me/train.py", "line": 9, "function": "main"}
-    inside = {"file": "/home/me/monitor.py", "line": 24, "function": "Monitor.look"}
-    for stack, frames in enumerate(([inside, program], [program])):
-        training.rank.add("stacks", id=stack, frames=frames)
-    for number in range(40):
-        for stack, at in ((0, 0), (1, STEP // 2)):
-            training.rank.add(
-                "samples", ts=ORIGIN + number * STEP + at, dur=STEP // 2, cpu=STEP // 2, count=2, process=7, thread=7,
-                name="MainThread", state="python", stack=stack,
-            )  # fmt: skip
+    half_seen(training, {"file": "/home/me/monitor.py", "line": 24, "function": "Monitor.look"})
     found = {finding.cause: finding for finding in training.findings()}
     assert found["hooks-left-on"].gain_ns == pytest.approx(STEP / 2, rel=0.01)
     assert found["hooks-left-on"].title.endswith("runs in hooks of the model: look (monitor.py:20)")
@@ -102,3 +107,52 @@ def test_gradients_of_paddle_for_weights_that_no_optimizer_updates_are_told(upda
         training.call("adam_ dygraph", 10_000, phase="optimizer")
     found = {finding.cause: finding.gain_ns for finding in training.findings()}
     assert found == ({} if gain is None else {"teacher-with-gradients": pytest.approx(gain, rel=0.05)})
+
+
+@pytest.mark.parametrize(("function", "told"), [("Distribution.__init__", True), ("Distribution.sample", False)])
+def test_checks_of_distributions_cost_what_the_samples_see_in_them(function: str, told: bool) -> None:
+    training = Training()
+    half_seen(training, {"file": "/lib/torch/distributions/distribution.py", "line": 70, "function": function})
+    found = {finding.cause: finding for finding in training.findings()}
+    assert ("argument-checks" in found) is told
+    if told:
+        assert found["argument-checks"].gain_ns == pytest.approx(STEP / 2, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "told"),
+    [
+        ({"mkldnn_enabled": False}, "float", True),
+        ({"mkldnn_enabled": True}, "float", False),
+        ({"mkldnn_enabled": False}, "double", False),
+        ({"mkldnn_enabled": False}, "", False),
+        ({}, "float", False),
+    ],
+)
+def test_convolutions_without_onednn_are_told_if_it_is_switched_off(
+    state: dict[str, object], kind: str, told: bool
+) -> None:
+    training = Training(torch__state=state)
+    shapes, types = [[8, 64, 8, 8], [64, 64, 3, 3]], {"dtypes": [kind, kind]} if kind else {}
+    training.call("aten::convolution", 2_000_000, shapes, "forward", **types)
+    training.call("aten::convolution_backward", 4_000_000, shapes, "backward", **types)
+    found = {finding.cause: finding.gain_ns for finding in training.findings()}
+    assert found.get("onednn-off") == (pytest.approx(0.65 * 6_000_000) if told else None)
+
+
+@pytest.mark.parametrize("often", [1, 8])
+def test_weights_that_are_made_anew_are_told_from_three_times_a_step_on(often: int) -> None:
+    # Given a weight that an operator makes of its parameter, once or eight times a step, with a node of the backward
+    training = Training()
+    for number in range(often):
+        training.call("aten::linalg_solve", 200_000, [[96, 96], [96, 96]], "forward", sequence=number)
+        training.call("aten::linear", 20_000, [[32, 96], [96, 96]], "forward", sequence=100 + number)
+    for number in range(often):
+        training.call("autograd::engine::evaluate_function: X", 100_000, phase="backward", sequence=number)
+    training.call("torch::autograd::AccumulateGrad", 1000, [[96, 96]], "backward")
+    half_seen(training, {"file": "/lib/torch/nn/utils/parametrize.py", "line": 303, "function": "X.forward"})
+    found = {finding.cause: finding for finding in training.findings()}
+    assert ("repeated-parametrization" in found) is (often > 1)
+    if often > 1:
+        assert found["repeated-parametrization"].gain_ns == pytest.approx((STEP / 2 + 800_000) * 7 / 8, rel=0.01)
+        assert "8 times a step" in found["repeated-parametrization"].title
