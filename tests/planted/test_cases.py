@@ -14,8 +14,9 @@ from tests.planted.measure import ROOT, TrueTimes, profiled
 _SHARED = {"ticks", "torch_parts"}
 #: Programs whose cause is in what they call, whatever else the machine does.
 _SURE = (
-    *("anomaly_mode", "double_precision", "growing_graph", "optimizer_loop", "padding", "sample_loop"),
-    *("teacher_gradients", "jax_callback", "jax_not_donated"),
+    *("anomaly_mode", "double_precision", "growing_graph", "optimizer_loop", "padding", "sample_loop", "stop_script"),
+    *("teacher_gradients", "jax_callback", "jax_not_donated", "sleep_each_step", "posted_metrics"),
+    *("ignored_labels", "growing_sequences", "jax_frozen"),
 )
 
 
