@@ -12,7 +12,7 @@ _PROGRAMS = (
     Program("nanogpt", "torch", frozenset({"per-parameter-optimizer"})),
     Program("gan", "torch", frozenset({"per-parameter-optimizer"})),
     Program("dlrm", "torch", frozenset({"data-loader-slow"})),
-    Program("diffusion", "torch", frozenset({"per-parameter-optimizer"})),
+    Program("diffusion", "torch", frozenset({"per-parameter-optimizer", "layout-copies"})),
     Program("gnn", "torch"),
     Program("mindspore_lenet", "mindspore", frozenset({"data-loader-slow"})),
     Program("paddle_lenet", "paddle", frozenset({"data-loader-slow"})),
