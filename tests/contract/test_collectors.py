@@ -33,7 +33,7 @@ def torch_is_warm() -> None:
 ELSEWHERE = {
     *("mindspore", "minddata", "mindspore_shapes", "parallel", "mindspore_state"),
     *("paddle", "paddle_data", "paddle_state"),
-    *("jax", "jax_state", "grain"),
+    *("jax", "jax_state", "grain", "grain_dataset"),
     *("nvml", "cupti", "python_stacks"),
 }
 

@@ -23,7 +23,7 @@ SOURCE = Path(stepscope.__file__).parent
 
 
 def entries(framework: Framework) -> list[CollectorEntry]:
-    return [entry for entry in (framework.operators, framework.waits, *framework.extras) if entry is not None]
+    return [entry for entry in (framework.operators, *framework.waits, *framework.extras) if entry is not None]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=list(FRAMEWORKS))
@@ -50,6 +50,7 @@ def test_its_launcher_does_not_train(framework: Framework) -> None:
 def test_collectors_start_in_this_order() -> None:
     assert [entry.name for entry in registry.COLLECTORS] == [
         *("torch", "mindspore", "paddle", "jax", "dataloader", "minddata", "paddle_data", "grain"),
+        "grain_dataset",
         *("compilations", "garbage", "stack_samples", "cupti", "machine", "threads", "host", "nvml"),
         *("torch_state", "mindspore_state", "parallel", "mindspore_shapes", "paddle_state", "jax_state"),
         "python_stacks",

@@ -47,7 +47,7 @@ class Framework(NamedTuple):
         trial: Runs at least one operator of the imported package and waits for it; `stepscope doctor` records it.
         compilations: Class of the hooks; see :class:`stepscope.collect.host.compilations.Watcher`. None if it compiles
             nothing.
-        waits: Collector of waits for data.
+        waits: Collectors of waits for data, one for each kind of loader.
         objects: Classes of models and optimizers, whose living objects :mod:`.host.live_objects` knows; each in the
             module that defines it, which the package's import imports.
         uses: Class of hooks that note what the program uses, from the import of the package to the end of the run.
@@ -69,7 +69,7 @@ class Framework(NamedTuple):
     steps: Located
     trial: Callable[[Any], object]
     compilations: Located | None = None
-    waits: CollectorEntry | None = None
+    waits: tuple[CollectorEntry, ...] = ()
     objects: tuple[Located, ...] = ()
     uses: Located | None = None
     extras: tuple[CollectorEntry, ...] = ()
@@ -89,7 +89,7 @@ _TORCH = Framework(
     compilations=("stepscope.collect.torch.torch_compilations", "TorchCompilations"),
     steps=("stepscope.collect.torch.torch_steps", "TorchSteps"),
     trial=lambda torch: torch.ones(64, device="cuda" if torch.cuda.is_available() else "cpu").add(1.0).sum().item(),
-    waits=CollectorEntry("dataloader", "stepscope.collect.torch.torch_waits", "DataLoaderCollector"),
+    waits=(CollectorEntry("dataloader", "stepscope.collect.torch.torch_waits", "DataLoaderCollector"),),
     objects=(("torch.nn.modules.module", "Module"), ("torch.optim.optimizer", "Optimizer")),
     uses=("stepscope.collect.torch.state.torch_uses", "TorchUses"),
     extras=(CollectorEntry("torch_state", "stepscope.collect.torch.state.torch_state", "TorchState"),),
@@ -105,7 +105,7 @@ _MINDSPORE = Framework(
     compilations=("stepscope.collect.mindspore.mindspore_compilations", "MindSporeCompilations"),
     steps=("stepscope.collect.mindspore.mindspore_steps", "MindSporeSteps"),
     trial=lambda mindspore: (mindspore.Tensor([1.0]) + mindspore.Tensor([2.0])).asnumpy(),
-    waits=CollectorEntry("minddata", "stepscope.collect.mindspore.minddata_waits", "MindDataCollector"),
+    waits=(CollectorEntry("minddata", "stepscope.collect.mindspore.minddata_waits", "MindDataCollector"),),
     objects=(("mindspore.nn.cell", "Cell"),),
     uses=("stepscope.collect.mindspore.mindspore_state", "MindSporeUses"),
     extras=(
@@ -134,7 +134,7 @@ _PADDLE = Framework(
     compilations=("stepscope.collect.paddle.paddle_compilations", "PaddleCompilations"),
     steps=("stepscope.collect.paddle.paddle_steps", "PaddleSteps"),
     trial=lambda paddle: paddle.sum(paddle.ones([8])).numpy(),
-    waits=CollectorEntry("paddle_data", "stepscope.collect.paddle.paddle_waits", "PaddleDataCollector"),
+    waits=(CollectorEntry("paddle_data", "stepscope.collect.paddle.paddle_waits", "PaddleDataCollector"),),
     objects=(("paddle.nn.layer.layers", "Layer"), ("paddle.optimizer.optimizer", "Optimizer")),
     extras=(CollectorEntry("paddle_state", "stepscope.collect.paddle.paddle_state", "PaddleState"),),
     launcher_modules=("paddle.distributed.launch",),
@@ -148,7 +148,10 @@ _JAX = Framework(
     compilations=("stepscope.collect.jax.jax_compilations", "JaxCompilations"),
     steps=("stepscope.collect.jax.jax_steps", "JaxSteps"),
     uses=("stepscope.collect.jax.jax_state", "JaxUses"),
-    waits=CollectorEntry("grain", "stepscope.collect.jax.jax_waits", "GrainCollector"),
+    waits=(
+        CollectorEntry("grain", "stepscope.collect.jax.jax_waits", "GrainCollector"),
+        CollectorEntry("grain_dataset", "stepscope.collect.jax.jax_waits", "GrainDatasetCollector"),
+    ),
     extras=(CollectorEntry("jax_state", "stepscope.collect.jax.jax_state", "JaxState"),),
     trial=lambda jax: jax.numpy.ones([8]).sum().block_until_ready(),
 )

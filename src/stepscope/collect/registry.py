@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: They start and stop in this order: the framework's own recorder comes first in both.
 COLLECTORS = (
     *(framework.operators for framework in FRAMEWORKS.values()),
-    *(framework.waits for framework in FRAMEWORKS.values() if framework.waits is not None),
+    *(entry for framework in FRAMEWORKS.values() for entry in framework.waits),
     CollectorEntry("compilations", "stepscope.collect.host.compilations", "CompilationsCollector"),
     CollectorEntry("garbage", "stepscope.collect.host.garbage", "GarbageCollector"),
     CollectorEntry("stack_samples", "stepscope.collect.host.stack_samples", "StackSamplesCollector", ("stacks_hz",)),

@@ -114,7 +114,7 @@ def check_says_what_was_recorded(run: Path, capsys: pytest.CaptureFixture[str]) 
         line[10:].split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if "collector " in line[:10]
     )
     used = {name for name, text in said.items() if text.startswith("recorded")}
-    waits = {framework.waits.name for framework in FRAMEWORKS.values() if framework.waits is not None} & used
+    waits = {entry.name for framework in FRAMEWORKS.values() for entry in framework.waits} & used
     counted = [int(said[name].split()[1]) for name in waits if "nothing" not in said[name]]
     assert sum(counted) == kinds["data"]
     pauses = count_text(kinds["garbage"], "collection")

@@ -1,4 +1,4 @@
-"""Waits for batches of Grain's ``DataLoader`` in programs that train with JAX."""
+"""Waits for batches of Grain's ``DataLoader`` and datasets in programs that train with JAX."""
 
 from __future__ import annotations
 
@@ -37,11 +37,7 @@ def train_step(weights, batch):
 
 if __name__ == "__main__":
     absl.flags.FLAGS.mark_as_parsed()  # as absl.app.run does; Grain's workers ask for flags
-    order = grain.samplers.IndexSampler(512, shard_options=grain.sharding.NoSharding(), shuffle=True, seed=0)
-    batches = grain.transforms.Batch(64, drop_remainder=True)
-    loader = grain.DataLoader(
-        data_source=Images(), sampler=order, operations=[Augment(), batches], worker_count=WORKERS
-    )
+    loader = LOADER
     weights, iterator = jnp.zeros((64, 64)), iter(loader)
     for number in range(40):
         begin = time.perf_counter()
@@ -52,20 +48,42 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_waits_for_batches_of_grain_are_data(workers: int, tmp_path: Path, output: Path) -> None:
-    done = stepscope_run(output, script(tmp_path, GRAIN.replace("WORKERS", str(workers))))
+LOADER = """grain.DataLoader(
+        data_source=Images(), operations=[Augment(), grain.transforms.Batch(64, drop_remainder=True)],
+        sampler=grain.samplers.IndexSampler(512, shard_options=grain.sharding.NoSharding(), shuffle=True, seed=0),
+        worker_count=WORKERS)"""
+DATASET = """grain.MapDataset.source(Images()).shuffle(seed=0).map(Augment()).batch(64).repeat().to_iter_dataset(
+        grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))"""
+PROCESSES = f"{DATASET}.mp_prefetch(grain.MultiprocessingOptions(num_workers=WORKERS))"
+
+
+@pytest.mark.parametrize(
+    ("workers", "loader", "kind"),
+    [
+        (0, LOADER, "DataLoader"),
+        (0, DATASET, "Dataset"),
+        pytest.param(1, LOADER, "DataLoader", marks=pytest.mark.slow),
+        pytest.param(2, PROCESSES, "Dataset", marks=pytest.mark.slow),
+    ],
+)
+def test_waits_for_batches_of_grain_are_data(
+    workers: int, loader: str, kind: str, tmp_path: Path, output: Path
+) -> None:
+    done = stepscope_run(output, script(tmp_path, GRAIN.replace("LOADER", loader).replace("WORKERS", str(workers))))
     assert done.returncode == 0, done.stderr
     (run,) = runs(output)
     rank = stepscope.open(run).ranks[0]
     own = {int(line.split()[0]): float(line.split()[1]) for line in done.stdout.splitlines() if len(line.split()) == 2}
     spans = rank.tables["spans"].filter(pl.col("kind").cast(pl.String) == "data").collect()
-    assert set(spans["name"].cast(pl.String)) == {"DataLoader 0 (Images).__next__"}
+    assert spans["track"].n_unique() == 1  # not on the threads with which Grain reads ahead
+    assert set(spans["name"].cast(pl.String)) == {f"{kind} 0 (Images).__next__"}
     waits = rank.tables["run_steps"].collect().select("number", "data_wait").drop_nulls()
     assert len(waits) > 20
     assert waits["data_wait"].sum() / 1e6 == pytest.approx(sum(own[number] for number in waits["number"]), rel=0.1)
     facts = dict(rank.tables["metadata"].collect().iter_rows())
-    assert json.loads(facts["grain.0"]).items() >= {"dataset": "Images", "workers": workers, "batch_size": 64}.items()
+    settings = json.loads(facts["grain.0" if kind == "DataLoader" else "grain_dataset.0"])
+    assert settings.items() >= {"dataset": "Images", "workers": workers, "batch_size": 64}.items()
     found = {finding.cause: finding for finding in stepscope.open(run).findings}
     if not workers:
-        assert "grain.DataLoader(…, worker_count=" in found["data-loader-slow"].remedy
+        says = "grain.DataLoader(…, worker_count=" if kind == "DataLoader" else "mp_prefetch(grain.Multiprocess"
+        assert says in found["data-loader-slow"].remedy

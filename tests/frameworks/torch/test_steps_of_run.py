@@ -124,3 +124,38 @@ def test_a_burner_on_the_same_core_is_told(tmp_path: Path) -> None:
     assert run.other_cpu > 0.3
     assert "disturbed the training thread waited for a core" in said
     assert "other processes used" in said
+
+
+#: A thread of the program's own waits for the batches; the training takes them from a queue.
+READS_AHEAD = """
+import queue, threading, time, torch
+torch.set_num_threads(1)
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return torch.full((64,), float(index))
+batches = queue.Queue()
+def read():
+    for batch in torch.utils.data.DataLoader(Slow(), batch_size=8):
+        batches.put(batch)
+threading.Thread(target=read, daemon=True).start()
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(40):
+    model(batches.get()).square().mean().backward()
+    optimizer.step()
+print("trained")
+"""
+
+
+def test_a_thread_that_reads_ahead_waits_beside_the_steps(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(READS_AHEAD)
+    done = forked("-m", "stepscope", "run", "--output", tmp_path / "runs", script)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    (run,) = (path for path in (tmp_path / "runs").iterdir() if path.name.startswith("train"))
+    steps = stepscope.open(run).ranks[0].tables["run_steps"].collect()
+    assert len(steps) == 40
+    assert steps["data_wait"].null_count() == 40

@@ -75,7 +75,11 @@ _LOADER = {
     "jax": "Make the next batch in a thread or process while the step runs, such as Grain's or torch's DataLoader",
 }
 #: The same, by the loader that a program was seen to use.
-_SEEN_LOADER = {"dataloader": _LOADER["torch"], "grain": "Load in workers: grain.DataLoader(…, worker_count={})"}
+_SEEN_LOADER = {
+    "dataloader": _LOADER["torch"],
+    "grain": "Load in workers: grain.DataLoader(…, worker_count={})",
+    "grain_dataset": "Load in workers: dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers={}))",
+}
 _ALONE = {"mindspore": "GeneratorDataset(…, num_parallel_workers=1)"}
 #: Workers from which on a framework makes batches in other processes.
 _LEAST_WORKERS = {"mindspore": 2}

@@ -34,7 +34,7 @@ _ACTIVE = ("python", "native", "collecting", "gil", "core")
 _RUNS = {
     "data": (
         r"torch/utils/data/dataloader\.py$|mindspore/dataset/engine/iterators\.py$|"
-        r"paddle/io/dataloader/dataloader_iter\.py$|grain/_src/python/data_loader\.py$",
+        r"paddle/io/dataloader/dataloader_iter\.py$|grain/_src/python/(?:data_loader|dataset/.*)\.py$",
         r"__next__$",
     ),
     "backward": (

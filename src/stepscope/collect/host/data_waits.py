@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from pathlib import Path
 from time import perf_counter_ns
@@ -25,16 +26,32 @@ if TYPE_CHECKING:
     from stepscope.collect.protocol import Context
 
 
+#: Per thread: whether a loader makes a batch. One that it takes from is a part of it.
+_INSIDE = threading.local()
+
+
+def iterators_of(module: str, names: Iterable[str]) -> Iterator[type]:
+    """Yield those of the named classes of an imported module, and of their subclasses, that have a ``__next__``."""
+    kinds = [getattr(sys.modules[module], name) for name in names if hasattr(sys.modules[module], name)]
+    while kinds:
+        kind = kinds.pop()
+        if "__next__" in vars(kind):
+            yield kind
+        kinds.extend(kind.__subclasses__())
+
+
 class DataWaits(ABC):
     """Wraps ``__next__`` of the iterators of a framework's loaders."""
 
     name: ClassVar[str]
     #: The framework's title and package, the module and names of the iterators' classes, and the first word of spans.
+    #: ``awaited`` is imported last, where that is not the module itself.
     product: ClassVar[str]
     framework: ClassVar[str]
     module: ClassVar[str]
     iterator_classes: ClassVar[tuple[str, ...]]
     loader_class: ClassVar[str]
+    awaited: ClassVar[str] = ""
     #: Fact → attribute of the iterator. All are private: a version of the framework may lack one.
     attributes: ClassVar[Mapping[str, str]] = {}
 
@@ -68,14 +85,14 @@ class DataWaits(ABC):
 
     def start(self) -> None:
         """Wrap ``__next__``, now or once the program has imported the data loader."""
-        self._withdraw = when_imported(self.module, self._wrap)
+        self._withdraw = when_imported(self.awaited or self.module, self._wrap)
 
     def _wrap(self) -> None:
         for name in self.iterator_classes:
-            kind: Any = getattr(sys.modules[self.module], name, None)
-            if kind is None:
+            kinds = list(iterators_of(self.module, (name,)))
+            if not kinds:
                 self._note = f"This version of {self.product} has no {name}: waits for data are not recorded."
-            else:
+            for kind in kinds:
                 self._wrap_class(kind)
 
     def _wrap_class(self, kind: Any) -> None:  # noqa: ANN401 - a class of iterators
@@ -83,10 +100,14 @@ class DataWaits(ABC):
 
         @wraps(original)
         def timed_next(iterator: Any) -> Any:  # noqa: ANN401 - a batch is whatever the loader yields
+            if getattr(_INSIDE, "loader", False):
+                return original(iterator)
+            _INSIDE.loader = True
             start_ns = perf_counter_ns()
             try:
                 return original(iterator)
             finally:
+                _INSIDE.loader = False
                 self._record(iterator, start_ns, perf_counter_ns())
 
         self._hooks.put(kind, "__next__", timed_next)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.hooks.post_import import when_imported
+from stepscope.collect.host.data_waits import iterators_of
 
 _LOG = logging.getLogger("stepscope")
 
@@ -81,15 +82,16 @@ _SWITCHES = (
     ("mindspore", "mindspore.nn.cell", "Cell", ("set_train", "set_train")),
     ("paddle", "paddle.nn.layer.layers", "Layer", ("eval", "train")),
 )
-#: Awaited module, and classes of the iterators that a training loop takes its batches from.
+#: Awaited module, the module that then holds the classes, and classes of the iterators that batches are taken from.
 _ITERATORS = (
-    ("torch.utils.data.dataloader", ("_BaseDataLoaderIter",)),
-    ("mindspore.dataset.engine.iterators", ("Iterator",)),
+    ("torch.utils.data.dataloader", "torch.utils.data.dataloader", ("_BaseDataLoaderIter",)),
+    ("mindspore.dataset.engine.iterators", "mindspore.dataset.engine.iterators", ("Iterator",)),
     (
+        "paddle.io.dataloader.dataloader_iter",
         "paddle.io.dataloader.dataloader_iter",
         ("_DataLoaderIterSingleProcess", "_DataLoaderIterMultiProcess"),
     ),
-    ("grain._src.python.data_loader", ("DataLoaderIterator",)),
+    ("grain._src.python.load", "grain", ("DataLoaderIterator", "DatasetIterator")),
 )
 
 
@@ -122,8 +124,8 @@ class InsideSteps:
             self._await(named.awaited, partial(self._name, named))
         for awaited, module, owner, methods in _SWITCHES:
             self._await(awaited, partial(self._watch_switch, module, owner, methods))
-        for awaited, classes in _ITERATORS:
-            self._await(awaited, partial(self._watch_iterators, awaited, classes))
+        for awaited, module, classes in _ITERATORS:
+            self._await(awaited, partial(self._watch_iterators, module, classes))
 
     def first_step(self) -> None:
         """Watch the garbage collector, too; before the first step, its callbacks are the program's alone."""
@@ -232,15 +234,19 @@ class InsideSteps:
             self._freezing = False
 
     def _watch_iterators(self, module: str, classes: tuple[str, ...]) -> None:
-        for name in classes:
-            self._hooks.around(getattr(sys.modules[module], name, None), "__next__", self._next)
+        for kind in iterators_of(module, classes):
+            self._hooks.around(kind, "__next__", self._next)
 
     def _next(self, original: Callable[..., Any], iterator: Any) -> Any:  # noqa: ANN401 - a batch
+        if getattr(self._busy, "loading", False):  # a loader takes from another one
+            return original(iterator)
+        self._busy.loading = True
         ready = ready_batches(iterator)
         start_ns = perf_counter_ns()
         try:
             return original(iterator)
         finally:
+            self._busy.loading = False
             if not self.evaluating and self.announced is None:
                 self._waited(perf_counter_ns() - start_ns, ready)
 

@@ -110,8 +110,7 @@ class StepTimes:
         self._evaluating: dict[tuple[str, str], None] = {}
         self._last: tuple[int, Reading | None] = (0, None)
         self._here: _ThreadFigures | None = None
-        self._waited: int | None = None
-        self._ready: int | None = None
+        self._waits = _ThreadWaits()
         self._batches = BatchTimes()
         self._listener: Listener | None = None
         self._of_evaluation = self._evaluated  # one bound method, like the listener
@@ -182,7 +181,7 @@ class StepTimes:
             self._last = end_ns, reading
         else:  # another step has ended since this one's reading
             end_ns, reading = last[0], None
-        self._ready = None
+        self._waits.ready = None
         if not full:
             self._queue.append((number, last, end_ns, reading))
         if not self._room:
@@ -232,7 +231,8 @@ class StepTimes:
                 line = b""
         thread = here.thread if here is not None else 0
         used = None if _OF_THE_THREAD is None else resource.getrusage(_OF_THE_THREAD)
-        return now, (thread, line, time.thread_time_ns(), used, self._waited, self._ready)
+        waits = self._waits
+        return now, (thread, line, time.thread_time_ns(), used, waits.ns, waits.ready)
 
     def _happened(self, name: str, start_ns: int, end_ns: int) -> None:
         if len(self._events) < self._room:
@@ -251,8 +251,8 @@ class StepTimes:
                 self._happened("compile", start_ns, end_ns)
 
     def _add_wait(self, ns: int, ready: int | None) -> None:
-        self._waited = (self._waited or 0) + ns
-        self._ready = ready
+        self._waits.ns = (self._waits.ns or 0) + ns
+        self._waits.ready = ready
 
     # Where the file lies.
 
@@ -505,6 +505,18 @@ class _ThreadFigures(threading.local):
     def __init__(self) -> None:
         self.thread = threading.get_native_id()
         self.file = _SchedulerFile()
+
+
+class _ThreadWaits(threading.local):
+    """Waits for batches by thread: one that reads ahead waits beside the steps, not in them.
+
+    Attributes:
+        ns: All of them together; None before the first.
+        ready: How many batches stood ready at the latest wait since a step ended; None if unknown.
+    """
+
+    ns: int | None = None
+    ready: int | None = None
 
 
 def _compilations(rows: list[tuple[str, int, int, Mapping[str, object]]]) -> dict[str, list[Any]]:
