@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
+from typing import Any
 
 import polars as pl
 
@@ -27,6 +28,8 @@ _IDLE = 0.5
 _REACHED = (0.5, 0.8, 1.0)
 #: Part of the busy cores that other processes have at least where the training waits for them.
 _HALF = 0.5
+#: A thread that has this many times as much to do as the training thread computes for it.
+_BUSIER = 2.0
 #: Parts of the time of distributed operators that goes into waiting for threads without a core.
 _OVERSUBSCRIBED = (0.2, 0.6, 0.9)
 
@@ -162,6 +165,21 @@ def _left_for_others(observed: Observed, others: float) -> float:
     return min(others, max(cores - process, 0.0))
 
 
+def _computing_thread(observed: Observed) -> dict[str, Any] | None:
+    """Return what the busiest other thread used in the window, where the training thread sleeps until it has computed.
+
+    JAX computes on threads of XLA. None where the training thread itself has most to do, or it is not known.
+    """
+    threads = observed.facts.get("threads")
+    known = [one for one in threads if "cpu" in one] if isinstance(threads, list) else []
+    recorded = observed.run_steps.filter("recorded").drop_nulls(["cpu", "delay"])
+    busiest = max(known, key=lambda one: one["cpu"] + one["delay"], default=None)
+    if busiest is None or not len(recorded) or not observed.summary.steps.count:
+        return None
+    own = float((recorded["cpu"] + recorded["delay"]).sum())
+    return busiest if busiest["cpu"] + busiest["delay"] > _BUSIER * own else None
+
+
 def _others(observed: Observed) -> Iterator[Claim]:
     steps, others = observed.run_steps, observed.summary.run.other_cpu
     if others is None or steps["delay"].null_count() == len(steps):
@@ -173,6 +191,12 @@ def _others(observed: Observed) -> Iterator[Claim]:
     known = steps.drop_nulls("delay")
     delay = float(known["delay"].sum()) / len(known)
     whole = float(known["dur"].sum()) / len(known)
+    where, thread = "the run", "training thread"
+    computes = _computing_thread(observed)
+    if computes is not None and computes["delay"] / observed.summary.steps.total_ns > delay / whole:
+        delay = computes["delay"] / observed.summary.steps.count
+        whole = observed.summary.steps.total_ns / observed.summary.steps.count
+        where, thread = "the recorded steps", f"thread that computes ({computes['name']})"
     # While a thread waits, all of its cores are busy; where others can have been no half of that, its own threads were.
     if (
         delay < DISTURBED * whole
@@ -184,10 +208,10 @@ def _others(observed: Observed) -> Iterator[Claim]:
         title=f"{duration_text(delay)} of {duration_text(whole)} the training waits for a core that others have",
         gain_ns=round(delay), gain_low_ns=round(0.8 * delay), gain_high_ns=round(delay),
         step_ns=round(whole),
-        basis="the run-queue delay of the training thread over all steps",
+        basis=f"the run-queue delay of the {thread} over {where.replace('the run', 'all steps')}",
         confidence=Confidence.MEASURED,
         evidence=(
-            Evidence(text=f"the training thread could run and had no core for {percent_text(delay / whole)} of the run",
+            Evidence(text=f"the {thread} could run and had no core for {percent_text(delay / whole)} of {where}",
                      value=delay, unit="ns", result="step_times"),
             Evidence(text=f"other processes used {others:.1f} cores", value=others),
         ),

@@ -125,6 +125,20 @@ def test_a_window_in_which_nobody_else_had_the_core_hides_no_other_process(cpu: 
     assert training.causes() == causes
 
 
+@pytest.mark.parametrize(("delay", "causes"), [(STEP // 2, ["other-processes"]), (0, [])])
+def test_a_thread_that_computes_while_the_training_thread_sleeps_waits_for_a_core(
+    delay: int, causes: list[str]
+) -> None:
+    # Given another thread that has most to do, as XLA's has in a program of JAX
+    used = {"name": "tf_XLAEigen", "thread": 7, "cpu": 3 * STEP // 2, "delay": 3 * delay}
+    training = Training(machine={"cores": 2}, threads=[used, {"name": "python", "thread": 8}])
+    training.run_steps(delay=0, cpu=STEP // 8)
+    track = training.rank.track("counter", "cpu")
+    for at in range(0, 3 * STEP, STEP // 2):
+        training.rank.add("counters", ts=ORIGIN + at, track=track, name="other CPU", value=190.0, unit="%")
+    assert training.causes() == causes
+
+
 @pytest.mark.parametrize(("others", "causes"), [(190.0, []), (390.0, ["other-processes"])])
 def test_other_ranks_of_the_machine_are_not_other_processes(others: float, causes: list[str]) -> None:
     training = Training(machine={"cores": 4, "cpus": 4, "local_ranks": 4})
