@@ -46,7 +46,7 @@ PACKAGES: dict[str, Package] = {
             "mindspore.profiler.envprofiler": {"EnvProfiler": "EnvProfiler"},
             "mindspore.profiler.experimental_config": {"_ExperimentalConfig": "_ExperimentalConfig"},
             "mindspore.profiler.mstx": {"Mstx": "mstx"},
-            "mindspore.profiler.schedule": {"Schedule": "schedule"},
+            "mindspore.profiler.schedule": {"Schedule": "schedule", "ProfilerAction": "ProfilerAction"},
         },
     ),
 }

@@ -132,6 +132,8 @@ PROFILED = """
     profiler.analyse()
     import mindspore.profiler.profiler as module
     from mindspore.profiler.common.constant import ProfilerLevel
+    from mindspore.profiler.schedule import ProfilerAction, Schedule
+    assert Schedule(wait=0, warmup=1, active=1)(1) is ProfilerAction.RECORD_AND_SAVE
     print(ms.Profiler.__module__, ms.profiler.profile.__module__, module.analyse.__module__, ProfilerLevel.__module__)
 """
 

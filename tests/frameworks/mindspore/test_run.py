@@ -163,6 +163,40 @@ def test_the_pipelines_of_a_later_window(tmp_path: Path, output: Path) -> None:
     assert (capture(run) / "minddata" / "pipeline_profiling_0.json").is_file()
 
 
+#: A program with MindSpore's recorder of data pipelines in its own hands.
+OWN_PIPELINES = """
+from pathlib import Path
+import mindspore._c_dataengine as engine
+import mindspore.dataset as ds
+
+def recorded(directory):
+    recorder = engine.GlobalContext.profiling_manager()
+    recorder.init()
+    recorder.start()
+    data = ds.GeneratorDataset(list(range(64)), ["x"], shuffle=False).batch(8)
+    list(data.create_dict_iterator(num_epochs=1))
+    recorder.stop()
+    Path(directory).mkdir()
+    recorder.save(directory)
+    return sorted(path.name.split("_")[0] for path in Path(directory).iterdir())
+
+before = ds.config.get_monitor_sampling_interval()
+print(recorded("first") == recorded("second"), ds.config.get_monitor_sampling_interval())
+"""
+
+
+def test_a_program_that_records_its_pipelines_itself_keeps_them(tmp_path: Path, output: Path) -> None:
+    path = script(tmp_path, OWN_PIPELINES)
+    done = stepscope_run(output, "--steps", "all", "--data", "--parallel-strategy", path, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "True 1000\n"
+    assert "auto_parallel_search_mode" not in done.stderr
+    assert (tmp_path / "first" / "pipeline_profiling_0.json").is_file()
+    (run,) = runs(output)
+    assert "the program records its data pipelines itself" in manifest(run)["collectors"]["mindspore"]["data_pipelines"]
+    assert not (capture(run) / "minddata").exists()
+
+
 def test_an_operator_that_failed_on_another_thread_is_met_where_the_step_ends(tmp_path: Path, output: Path) -> None:
     # Given: the last step of the window, with an operator that fails when it runs
     fail = "    if len(stamps) == 9: ops.gather(ms.Tensor(np.ones((4, 4), np.float32)), ms.Tensor(np.array([99])), 0)\n"

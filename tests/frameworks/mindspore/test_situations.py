@@ -15,12 +15,14 @@ import pytest
 from mindspore import nn
 from mindspore.profiler import ProfilerLevel as TheirLevel
 from mindspore.profiler import schedule as their_schedule
+from mindspore.profiler.schedule import ProfilerAction as TheirAction
 
 import stepscope
 from stepscope.compat.mindspore import (
     HostSystem,
     Profiler,
     ProfilerActivity,
+    ProfilerLevel,
     _ExperimentalConfig,
     handler,
     profile,
@@ -164,6 +166,14 @@ def test_mindspores_own_words_are_understood(step: Step) -> None:
             prof.step()
     (rank,) = recorded()
     assert numbers(rank) == [2]
+
+
+def test_members_equal_mindspores_own() -> None:
+    cycle = schedule(wait=1, warmup=1, active=1, repeat=1)
+    assert [cycle(step) for step in range(3)] == [TheirAction.NONE, TheirAction.WARM_UP, TheirAction.RECORD_AND_SAVE]
+    assert {TheirLevel.Level1: "found"}[ProfilerLevel.Level1] == "found"
+    assert TheirLevel.Level0 != ProfilerLevel.Level1
+    assert TheirLevel.Level0 != ProfilerActivity.CPU
 
 
 def test_every_switch_that_a_cpu_serves(step: Step) -> None:

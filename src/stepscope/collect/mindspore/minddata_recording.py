@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.collect.hooks.methods import MethodHooks
+
 if TYPE_CHECKING:
     from stepscope.collect.options import Options
 
@@ -24,9 +26,17 @@ _recording: _PipelineRecording | None = None
 
 
 class _PipelineRecording:
-    """One recording of all pipelines of this process, from its construction until :meth:`save`."""
+    """One recording of all pipelines of this process, from its construction until :meth:`save`.
+
+    MindSpore has one recorder. If the program initialises it for itself, ours ends and is dropped.
+
+    Attributes:
+        taken: Whether the program has taken the recorder. It is never ours again: to initialise it would drop what the
+            program has recorded and not saved yet.
+    """
 
     def __init__(self) -> None:
+        self.taken = False
         self._config: Any = sys.modules["mindspore.dataset"].config
         self._interval = self._config.get_monitor_sampling_interval()
         self._manager: Any = sys.modules["mindspore._c_dataengine"].GlobalContext.profiling_manager()
@@ -35,16 +45,30 @@ class _PipelineRecording:
             self._manager.init()
             self._manager.start()
         except RuntimeError:
-            self._config.set_monitor_sampling_interval(self._interval)
+            self._restore_interval()
             raise
+        self._guard = MethodHooks()
+        self._guard.once_before(type(self._manager), "init", self._give_way)
         self.begin_ns = time.perf_counter_ns()
 
     def save(self, directory: Path) -> None:
         """End, and write into ``directory``; MindSpore writes nothing if it recorded no pipeline that still exists."""
+        self._guard.remove()
         try:
             self._manager.stop()
             self._manager.save(str(directory))  # also writes the interval that is set at this moment
         finally:
+            self._restore_interval()
+
+    def _give_way(self) -> None:
+        self.taken = True
+        try:
+            self._manager.stop()
+        finally:
+            self._restore_interval()
+
+    def _restore_interval(self) -> None:
+        if self._config.get_monitor_sampling_interval() == SAMPLING_INTERVAL_MS:  # the program has not set its own
             self._config.set_monitor_sampling_interval(self._interval)
 
 
@@ -55,8 +79,20 @@ def begin() -> None:
         RuntimeError: Something else records or tunes MindSpore's pipelines.
     """
     global _recording
+    require()
     if _recording is None:
         _recording = _PipelineRecording()
+
+
+def require() -> None:
+    """Raise unless the recorder can be ours.
+
+    Raises:
+        RuntimeError: The program has taken it.
+    """
+    if _recording is not None and _recording.taken:
+        message = "the program records its data pipelines itself, and MindSpore has one recorder"
+        raise RuntimeError(message)
 
 
 def begin_early(options: Options) -> None:

@@ -179,6 +179,7 @@ class MindSporeCollector:
         return list(self._directory.glob("cpu_ms_memory_record_*.txt"))
 
     def _save_pipelines(self) -> None:
+        minddata_recording.require()
         directory = self._directory / "minddata"
         directory.mkdir(mode=0o700, exist_ok=True)
         begin = minddata_recording.end(directory)

@@ -89,7 +89,8 @@ def declared() -> dict[str, object]:
 
 def _context() -> dict[str, object]:
     functions = getattr(sys.modules.get(_CONTEXT), "_get_auto_parallel_context_func_map", {})
-    return {key: _plain(function()) for key, function in sorted(functions.items())}
+    deprecated = "auto_parallel_search_mode"  # the old name of `search_mode`; MindSpore logs a warning if it is read
+    return {key: _plain(function()) for key, function in sorted(functions.items()) if key != deprecated}
 
 
 def _communication(name: str) -> Any:  # noqa: ANN401 - MindSpore's own

@@ -11,7 +11,16 @@ from stepscope.collect.start.json_options import LEGACY_METRICS as _LEGACY_METRI
 _Member = TypeVar("_Member", bound=Enum)
 
 
-class ProfilerActivity(Enum):
+class _Word(Enum):
+    """A member equals MindSpore's own member of the same name, which a script gets by a path that is not replaced."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is ours(other, type(self))
+
+    __hash__ = Enum.__hash__
+
+
+class ProfilerActivity(_Word):
     """Whose work is recorded."""
 
     CPU = "CPU"
@@ -19,7 +28,7 @@ class ProfilerActivity(Enum):
     GPU = "GPU"
 
 
-class ProfilerLevel(Enum):
+class ProfilerLevel(_Word):
     """How much of an NPU's work is recorded."""
 
     LevelNone = "LevelNone"
@@ -28,7 +37,7 @@ class ProfilerLevel(Enum):
     Level2 = "Level2"
 
 
-class AicoreMetrics(Enum):
+class AicoreMetrics(_Word):
     """Which counters of an NPU's AI Cores are recorded."""
 
     PipeUtilization = "PipeUtilization"
@@ -46,14 +55,14 @@ class AicoreMetrics(Enum):
 LEGACY_METRICS: dict[int, AicoreMetrics] = {number: AicoreMetrics(name) for number, name in _LEGACY_METRICS.items()}
 
 
-class ExportType(Enum):
+class ExportType(_Word):
     """Format of the results."""
 
     Text = "text"
     Db = "db"
 
 
-class HostSystem(Enum):
+class HostSystem(_Word):
     """Counters of the host that are sampled."""
 
     CPU = "cpu"
@@ -63,7 +72,7 @@ class HostSystem(Enum):
     OSRT = "osrt"
 
 
-class ProfilerAction(Enum):
+class ProfilerAction(_Word):
     """The action of a step."""
 
     NONE = 0
@@ -77,7 +86,7 @@ class ProfilerAction(Enum):
         return next((action for action in ProfilerAction if action.value == value), None)
 
 
-class ProfileOption(Enum):
+class ProfileOption(_Word):
     """What ``Profiler.profile`` reports about a network (MindSpore 1.x)."""
 
     trainable_parameters = 0
