@@ -54,7 +54,7 @@ def test_the_files_of_older_versions_are_where_they_were(tmp_path: Path, *, stan
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    (folder,) = (tmp_path / "data").iterdir()
+    (folder,) = (path for path in (tmp_path / "data").iterdir() if not path.name.endswith("_ascend_ms"))
     names = {
         f"cpu_op_{what}_0.{kind}"
         for what, kind in (("detail_info", "csv"), ("type_info", "csv"), ("execute_timestamp", "txt"))

@@ -1,4 +1,4 @@
-"""Compute results in another process: at low priority during the training, or after it."""
+"""Compute results, or write them in another layout: in another process, during the training or after it."""
 
 from __future__ import annotations
 
@@ -54,10 +54,24 @@ def run_report(rank: Path, *arguments: str, within: float | None = None) -> int:
         OSError: The process cannot be started.
         subprocess.TimeoutExpired: It took longer, and was ended.
     """
+    output = subprocess.DEVNULL if "--quiet" in arguments else _error_stream()
+    return _run("report", str(rank), *arguments, output=output, within=within)
+
+
+def run_export(rank: Path, *arguments: str) -> int:
+    """Run ``stepscope export`` for a rank, without its list of files, and return its exit code.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
+    return _run("export", str(rank), *arguments, output=subprocess.DEVNULL)
+
+
+def _run(*arguments: str, output: int, within: float | None = None) -> int:
     done = subprocess.run(  # noqa: S603 - our own command
-        own_command("stepscope", "report", str(rank), *arguments),
+        own_command("stepscope", *arguments),
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL if "--quiet" in arguments else _error_stream(),
+        stdout=output,
         env=own_environment(),
         start_new_session=True,
         check=False,

@@ -190,8 +190,16 @@ class _Handle:
             step_list=results.checked_steps(step_list),
             wait=wait,
             show=not self._recorder.handing_over,
+            deliverables=self._deliverables(),
         )
         self._recorder.analyse(request)
+
+    def _deliverables(self) -> Path | None:
+        """Return where MindSpore 2 writes its directories ``…_ascend_ms``; None if names are not replaced."""
+        output = self._recorder.plan.output
+        if "mindspore" not in stand_in.active:
+            return None
+        return output.parent if output.name == _OLD_RESULTS else output
 
     def __enter__(self: _Self) -> _Self:
         if not self._recorder.running:
