@@ -165,6 +165,53 @@ def test_a_host_whose_clock_was_set_is_found_by_the_few_collectives_that_span_ho
         assert all("moved apart" in reason for reason in found["reason"][4:])
 
 
+@pytest.mark.parametrize("steps", [4, 8])
+@pytest.mark.parametrize("by", [0, -5 * MS, 1200 * MS])
+@pytest.mark.parametrize("part", [0.3, 0.5, 0.7])
+def test_hosts_that_meet_seldom_are_not_compared_across_the_moment_when_a_clock_was_set(
+    steps: int, by: int, part: float
+) -> None:
+    """Four hosts, each of which often ends together; between them messages, and two collectives a step."""
+    hosts = [list(range(first, first + 4)) for first in (0, 4, 8, 12)]
+    made = Simulated(16, jump=dict.fromkeys(hosts[2], (part * steps * 113 * MS, by)))
+    for _ in range(steps):
+        for _ in range(8):
+            for host in hosts:
+                made.collective(host)
+        for rank in range(4):
+            for source in (rank, rank + 4):
+                made.transfer(source, source + 8)
+                made.transfer(source, source + 8)
+                made.transfer(source + 8, source)
+            for low in (rank, rank + 8):
+                made.collective([low, low + 4])
+        made.collective(range(16))
+        made.next_step()
+    tables = made.tables()
+    found = clocks_of(tables)
+    blank = [row["rank"] for row in found.iter_rows(named=True) if row["offset_ns"] is None]
+    assert blank == (hosts[2] if by else [])
+    stated = dict(found.select("rank", "uncertainty_ns").iter_rows())
+    assert all(error <= stated[rank] for rank, error in made.errors(found, tables).items())
+
+
+@pytest.mark.parametrize("steps", [5, 9])
+def test_one_collective_a_step_does_not_join_hosts_whose_clocks_moved_apart(steps: int) -> None:
+    """Eight collectives a step of each rank with one of the other host, and one of all ranks."""
+    made = Simulated(8, jump=dict.fromkeys((4, 5, 6, 7), (steps * 45 * MS, 35 * MS)))
+    for _ in range(steps):
+        for _ in range(8):
+            made.collective([0, 1, 2, 3])
+            made.collective([4, 5, 6, 7])
+            for rank in range(4):
+                made.collective([rank, rank + 4])
+        made.collective(range(8))
+        made.next_step()
+    found = clocks_of(made.tables())
+    assert found["offset_ns"].is_null().to_list() == [False] * 4 + [True] * 4
+    assert all("moved apart" in reason for reason in found["reason"][4:])
+
+
 @pytest.mark.parametrize("of_all", [False, True])
 def test_a_clock_was_set_only_if_messages_and_collectives_say_so(of_all: bool) -> None:
     """From half time on, what rank 3 sends and receives ends 3 ms late, or everything that it does."""

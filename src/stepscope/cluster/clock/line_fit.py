@@ -31,6 +31,8 @@ _DRAWS = 24
 _ENOUGH = 6
 #: So few rows say nothing of outliers: a line through two of them leaves one.
 _LINE = 3
+#: So many ends of a rank show whether its clock was set amid them; fewer may not.
+OFTEN = 10
 #: Parts of a recording in which ends are compared with the line, and ends at its beginning and its end.
 _PARTS, _LAST = 8, 5
 
@@ -46,6 +48,7 @@ class Ends:
         local: End by the clock of the rank, in ns since a moment of its own.
         edge: Index of the pair of channel and rank; ``edge_rank`` and ``edge_channel`` name the two.
         pair: For each edge, whether its channel has messages of two ranks, and no collectives.
+        host: For each rank, the number of its host; negative if unknown.
         bias: For each edge, by how many ns its ends may be late all the time.
         resolution: Step of the times, in ns.
     """
@@ -58,6 +61,7 @@ class Ends:
     edge_rank: Integers
     edge_channel: Integers
     pair: Flags
+    host: Integers
     bias: Floats
     resolution: float
 
@@ -75,6 +79,9 @@ class Lines:
         scatter: The same, by the differences between one end and the next.
         bend: How far the ends of a part of the recording lie off the line, more than chance explains.
         moved: The same of each edge, against the ends of its channel; positive if later ends lie later.
+        group: For each rank, the lowest of those that one clock is sure to have, or that it meets all the time.
+        apart: How far ends of its group leave the line where it meets other groups: the mean; 0 if by chance.
+        between: For each channel, whether it has members of several groups.
         count: Number of ends of each rank.
         deviation: Standard deviation of the offset at ``centre``.
         end_deviation: The same at the first or the last end, whichever is larger.
@@ -91,6 +98,9 @@ class Lines:
     scatter: Floats
     bend: Floats
     moved: Floats
+    group: Integers
+    apart: Floats
+    between: Flags
     count: Integers
     deviation: Floats
     end_deviation: Floats
@@ -134,6 +144,7 @@ def fit(ends: Ends, start: Floats, component: Integers, reference: Integers) -> 
     noise = _of_members(_deviation(apart, ends.rank, ranks), ends, ranks)
     count = np.bincount(ends.rank, minlength=ranks)
     bend, moved, scatter = _bends(apart, ends, ranks)
+    group, between = _often_together(ends, ranks)
     deviation, end_deviation, drift_deviation = graph.with_misfits().spread(at_centre, reach / scale, reference)
     # The clock of the reference is the job's: the others' lines are seen from it.
     rate = drift[reference]
@@ -148,6 +159,9 @@ def fit(ends: Ends, start: Floats, component: Integers, reference: Integers) -> 
         scatter=np.maximum(scatter, floor),
         bend=bend,
         moved=moved,
+        group=group,
+        apart=_between_groups(apart, ends, (group, between), scatter),
+        between=between,
         count=count,
         deviation=deviation,
         end_deviation=end_deviation,
@@ -169,12 +183,52 @@ def _bends(apart: Floats, ends: Ends, ranks: int) -> tuple[Floats, Floats, Float
     rank, left = ends.rank[order], apart[order]
     inside = np.flatnonzero(rank[1:] == rank[:-1])
     scatter = _deviation(left[inside + 1] - left[inside], rank[inside], ranks) / np.sqrt(2)
-    bend = _leaving(left, rank, pair[order], scatter)
+    bend = np.abs(_leaving(left, rank, pair[order], scatter))
     # Few ends are little among many; but where their channel alone spans hosts, only they show that a clock was set.
     order = _order(ends.local, ends.edge)
     order = order[~pair[order]]
     moved = _leaving(apart[order], ends.edge[order], pair[order], scatter[ends.edge_rank])
-    return np.abs(bend), moved, scatter
+    return bend, moved, scatter
+
+
+def _between_groups(apart: Floats, ends: Ends, groups: tuple[Integers, Flags], scatter: Floats) -> Floats:
+    """Return how far the ends of each rank's group leave the line where it meets other groups; 0 if by chance.
+
+    Such ends may be few in each channel, and few among all ends of the rank.
+    """
+    group, ranks = groups[0], len(groups[0])
+    order = _order(ends.local, ends.rank)
+    order = order[groups[1][ends.channel[order]]]
+    rank, left = ends.rank[order], (apart - _median(apart, ends.edge))[order]
+    leaving = _leaving(left, rank, ends.pair[ends.edge][order], scatter) != 0
+    there = np.bincount(rank, minlength=ranks) > 0
+    alike = _median_of_groups(leaving[there].astype(float), group[there], ranks) > 0
+    members = np.maximum(np.bincount(group[rank], minlength=ranks), 1)
+    # A clock that was set leaves the line in all of its channels, one that it meets only where they meet.
+    mean = np.bincount(group[rank], np.abs(left), ranks) / members
+    return np.where(alike, mean, 0.0)[group]
+
+
+def _often_together(ends: Ends, ranks: int) -> tuple[Integers, Flags]:
+    """Return the group of each rank, joined by hosts and by channels with many ends; and which channels join groups."""
+    often = (np.bincount(ends.edge, minlength=len(ends.edge_rank)) >= OFTEN) & ~ends.pair
+    rank, channel = ends.edge_rank, ends.edge_channel
+    channels = int(channel.max(initial=-1)) + 1
+    group, known = np.arange(ranks), np.flatnonzero(ends.host >= 0)
+    while True:
+        lowest, joined = np.full(channels, ranks), group.copy()
+        np.minimum.at(lowest, channel[often], group[rank[often]])
+        np.minimum.at(joined, rank[often], lowest[channel[often]])
+        of_host = np.full(ranks + 1, ranks)  # hosts are numbered from 1 on
+        np.minimum.at(of_host, ends.host[known], joined[known])
+        joined[known] = of_host[ends.host[known]]
+        if (joined == group).all():
+            break
+        group = joined
+    low, high = np.full(channels, ranks), np.full(channels, -1)
+    np.minimum.at(low, channel, group[rank])
+    np.maximum.at(high, channel, group[rank])
+    return group, low < high
 
 
 def _leaving(left: Floats, group: Integers, pair: Flags, scatter: Floats) -> Floats:

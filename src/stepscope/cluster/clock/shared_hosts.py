@@ -195,7 +195,7 @@ def _reasons(found: Estimates, good: Flags, main: Flags) -> list[str]:
         if moved := float(found.moved[same].max()):
             reasons[rank] = (
                 "its clock, or that of the job, was set or did not run evenly while it recorded: "
-                f"they moved apart by about {moved / 1e6:.3g} ms"
+                f"they moved apart by {moved / 1e6:.3g} ms or more"
             )
             continue
         others = "the ranks that have the clock of the job" if same.sum() > 1 else "another rank"

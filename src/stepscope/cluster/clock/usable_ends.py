@@ -11,6 +11,8 @@ from stepscope.cluster.clock.shared_hosts import hosts
 from stepscope.cluster.job_tables import Frame
 from stepscope.cluster.meetings import POINT_TO_POINT, carried, of_several_peers, plain_name
 
+#: Of two clocks that contradict each other, one that bends so many times as much is the one that was set.
+_WORSE = 1.2
 #: Operations whose members end together. The root of the others leaves when its own part is done.
 TOGETHER = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 #: A send that nobody waits for may end long before its recv; where one of both has waited for the other, they end
@@ -49,7 +51,7 @@ def fitted(meetings: Frame, names: Frame, base: Integers) -> tuple[Lines, Floats
     moved = np.zeros(len(names))
     while True:
         rows = _shared(rows)
-        ends, start, component, reference = _prepared(rows, len(names))
+        ends, start, component, reference = _prepared(rows, hosts(names))
         lines = line_fit.fit(ends, start, component, reference)
         parts, apart = _parted(rows, lines, ends, host)
         if parts["channel"].n_unique() > rows["channel"].n_unique():
@@ -103,8 +105,9 @@ def _usable(meetings: Frame) -> Frame:
     )
 
 
-def _prepared(rows: Frame, count: int) -> tuple[Ends, Floats, Integers, Integers]:
+def _prepared(rows: Frame, host: Integers) -> tuple[Ends, Floats, Integers, Integers]:
     """Return the ends, first offsets, and component and reference of each rank."""
+    count = len(host)
     at = rows["at"].to_numpy().astype(np.int64)
     meeting = np.unique(rows["meeting"].to_numpy(), return_inverse=True)[1]
     channel = np.unique(rows["channel"].to_numpy(), return_inverse=True)[1]
@@ -114,7 +117,7 @@ def _prepared(rows: Frame, count: int) -> tuple[Ends, Floats, Integers, Integers
     pair[edge] = rows["pair"].to_numpy()
     local = (rows["end"] - rows["base"]).to_numpy().astype(float)
     step = next((float(step) for step in (1_000_000, 1_000) if not (rows["end"] % step != 0).any()), 1.0)
-    ends = Ends(at, meeting, channel, local, edge, edges % count, edges // count, pair, bias, step)
+    ends = Ends(at, meeting, channel, local, edge, edges % count, edges // count, pair, host, bias, step)
     start, component, reference = _start(ends, count)
     return ends, start, component, reference
 
@@ -158,7 +161,8 @@ def _tree(links: list[tuple[int, int, float]], busy: Integers) -> tuple[Floats, 
 def _parted(rows: Frame, lines: Lines, ends: Ends, host: Integers) -> tuple[Frame, Floats]:
     """Return the rows with channels and meetings of their own for members whose clocks moved apart, and by how much.
 
-    A channel is parted into those whose clocks moved ahead, those whose clocks moved back, and the others.
+    A channel is parted into those whose clocks moved ahead, those whose clocks moved back, and the others. A channel
+    with too few ends to show it, such as one collective a step, is parted like the others of its members.
     """
     far = _unlikely(np.abs(lines.moved), lines.scatter[ends.edge_rank])
     of_rank = np.zeros(len(host))
@@ -168,10 +172,28 @@ def _parted(rows: Frame, lines: Lines, ends: Ends, host: Integers) -> tuple[Fram
     ahead, back = (np.zeros(int(ends.edge_channel.max(initial=-1)) + 1) for _ in range(2))
     np.maximum.at(ahead, ends.edge_channel, moved)
     np.maximum.at(back, ends.edge_channel, -moved)
-    parts = rows.with_columns(pl.Series("side", np.sign(moved)[ends.edge])).with_columns(
+    of_rank = np.zeros(len(host))
+    np.add.at(of_rank, ends.edge_rank, moved)
+    few = (np.bincount(ends.edge) < line_fit.OFTEN) & (ahead + back == 0)[ends.edge_channel]
+    side = np.sign(np.where(few, of_rank[ends.edge_rank], moved)).astype(np.int64)
+    alone = _alone(lines, ends)
+    side = np.where(alone > 0, 2 + lines.group[ends.edge_rank], side)
+    parts = rows.with_columns(pl.Series("side", side[ends.edge])).with_columns(
         pl.struct(column, "side").rank("dense").cast(pl.Int64).alias(column) for column in ("meeting", "channel")
     )
-    return parts.drop("side"), np.where(moved != 0, (ahead + back)[ends.edge_channel], 0.0)
+    return parts.drop("side"), np.where(moved != 0, (ahead + back)[ends.edge_channel], alone)
+
+
+def _alone(lines: Lines, ends: Ends) -> Floats:
+    """Return how far, ns, each edge to other groups leaves the line whose group's clock was set; 0 for all others."""
+    bent = _unlikely(lines.apart, lines.scatter)
+    rank, channel, group = ends.edge_rank, ends.edge_channel, lines.group[ends.edge_rank]
+    between = lines.between[channel]
+    worst = np.zeros(len(lines.between))
+    np.maximum.at(worst, channel[between], bent[rank[between]])
+    beaten = np.zeros(len(bent), bool)
+    beaten[group[between & (worst[channel] > _WORSE * bent[rank])]] = True
+    return np.where(between & ~beaten[group], bent[rank], 0.0)
 
 
 def _unlikely(far: Floats, scatter: Floats) -> Floats:
