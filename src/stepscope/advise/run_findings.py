@@ -15,6 +15,7 @@ from stepscope.advise.rank_findings import rank_findings
 from stepscope.advise.rules.besides_rules import CAUSES
 from stepscope.analyse.quantities import duration_text
 from stepscope.cluster.job import Job
+from stepscope.cluster.job_results import waits_of_steps
 from stepscope.errors import InputError
 from stepscope.run import RankRun, Run
 
@@ -30,6 +31,10 @@ _BECAUSE = {
         ["python-in-step", "sleep-in-step", "io-in-step", "lock-wait", "subprocess-in-step", "wait-in-step"]
     ),
 }
+#: What a slow rank, link or stage shows as, too: it stands behind them.
+_SYMPTOM = "exposed-communication"
+#: Part of the step that communication takes at least to be told.
+_TOLD = 0.07
 #: Causes of which the time holds what ranks wait for a slow one.
 _WITH_WAITS = frozenset(
     ["exposed-communication", "communication-not-overlapped", "small-collectives", "synchronised-batch-norm"]
@@ -64,15 +69,19 @@ def findings_of_job(run: Run, opened: Job) -> list[Finding]:
     usual, slow = usual_and_slow(run.ranks, [rank for finding in others for rank in finding.ranks])
     shared, own = _of_ranks(usual, slow, sample=len(run.ranks) > _FEW_RANKS)
     known = {finding.cause for finding in shared}
-    told = [made_slow_by(finding, own) for finding in others]
-    named = [cause for cause in told if cause is not None and cause.cause not in known]
-    others = [finding for finding, cause in zip(others, told, strict=True) if cause is None]
+    made = [made_slow_by(finding, own) for finding in others]
+    named = [cause for cause in made if cause is not None and cause.cause not in known]
+    others = [finding for finding, cause in zip(others, made, strict=True) if cause is None]
     reasons = [reason_of(finding, own) for finding in others]
     others = [with_reason(finding, reason) for finding, reason in zip(others, reasons, strict=True)]
     shared = [one for one in shared if all(reason is None or _differs(one, reason) for reason in reasons)]
+    transit = waits_of_steps(opened.arrivals)["transit"].median() if shared else None
+    moving = [without_bubbles(one, transit if isinstance(transit, float) else None) for one in shared]
+    shared = [*filter(None, moving)]
     held = by_gain([*others, *named])[:1]
     shared = [*filter(None, (without_waits(one, held[0]) for one in shared))] if held else shared
-    return [*misfits, *by_gain([*others, *map(of_its_rank, [*named, *shared])])]
+    told = by_gain([*others, *map(of_its_rank, [*named, *shared])])
+    return [*misfits, *sorted(told, key=lambda finding: finding.cause == _SYMPTOM)]
 
 
 def of_its_rank(finding: Finding) -> Finding:
@@ -113,6 +122,28 @@ def without_waits(shared: Finding, slow: Finding) -> Finding | None:
     told = Evidence(text=text, value=float(waits), unit="ns")
     evidence = (*shared.evidence, told)
     return msgspec.structs.replace(shared, gain_ns=gain - waits, gain_low_ns=low, gain_high_ns=high, evidence=evidence)
+
+
+def without_bubbles(shared: Finding, transit: float | None) -> Finding | None:
+    """Return communication that nothing hides as far as data move; None if that is little.
+
+    Args:
+        shared: What the ranks share.
+        transit: For how long the median rank moves data in a step, ns: the rest of its communication it waits for other
+            ranks, in a pipeline for other stages. None if unknown.
+    """
+    high = shared.gain_high_ns or 0
+    if shared.cause not in _WITH_WAITS or transit is None or transit >= high:
+        return shared
+    if transit < _TOLD * (shared.step_ns or 0):
+        return None
+    gain, low = (round((value or 0) * transit / high) for value in (shared.gain_ns, shared.gain_low_ns))
+    text = f"data move for {duration_text(transit)} a step; the rest of it the ranks wait for each other"
+    told = Evidence(text=text, value=transit, unit="ns", result="cluster_communication")
+    evidence = (*shared.evidence, told)
+    return msgspec.structs.replace(
+        shared, gain_ns=gain, gain_low_ns=low, gain_high_ns=round(transit), evidence=evidence
+    )
 
 
 def _most_of(slow: Finding, own: Sequence[Finding]) -> Finding | None:

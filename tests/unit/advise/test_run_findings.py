@@ -5,11 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import stepscope
 from stepscope.advise.finding import Evidence, Finding
-from stepscope.advise.run_findings import made_slow_by, of_its_rank, reason_of, with_reason, without_waits
+from stepscope.advise.run_findings import (
+    made_slow_by,
+    of_its_rank,
+    reason_of,
+    with_reason,
+    without_bubbles,
+    without_waits,
+)
 from stepscope.cli.main import main
 
 
@@ -55,6 +63,21 @@ def test_communication_that_is_the_wait_for_a_slow_rank_is_told_once() -> None:
     assert without_waits(of_data, slow) is of_data
     unknown = finding("slow-rank", 3, 0)
     assert without_waits(left, unknown) is left
+
+
+def test_communication_saves_what_data_move_and_not_what_ranks_wait() -> None:
+    shared = msgspec.structs.replace(
+        finding("exposed-communication", 0, 26), gain_low_ns=12, gain_high_ns=40, step_ns=100
+    )
+    assert without_bubbles(shared, None) is shared
+    assert without_bubbles(shared, 50.0) is shared
+    assert without_bubbles(shared, 5.0) is None
+    left = without_bubbles(shared, 10.0)
+    assert left is not None
+    assert (left.gain_low_ns, left.gain_ns, left.gain_high_ns) == (3, 6, 10)
+    assert left.evidence[-1].text == "data move for 10.0 ns a step; the rest of it the ranks wait for each other"
+    of_data = finding("data-loader-slow", 0, 36)
+    assert without_bubbles(of_data, 1.0) is of_data
 
 
 def waiting_ranks(directory: Path, ranks: int, *, waits: set[int]) -> Path:

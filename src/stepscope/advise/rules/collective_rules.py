@@ -23,6 +23,7 @@ from stepscope.analyse.intervals import Times, unite
 from stepscope.analyse.operators.operator_calls import or_negative, rows_of
 from stepscope.analyse.quantities import bytes_text, count_text, duration_text, percent_text
 from stepscope.analyse.step.activity import device_rows, of_kinds, span_codes
+from stepscope.analyse.step.step_trace_time import split
 from stepscope.trace.schema import PHASES
 from stepscope.trace.tables import Tables, columns_of, has_rows
 
@@ -34,11 +35,13 @@ _BUCKET = 25 << 20
 _LATE = 0.9
 #: Small collectives that are statistics of layers are so from this part of all on.
 _MOST = 0.6
+#: Steps from which on one of them is an exception.
+_SEVERAL = 3
 #: Part of the step from which on such communication is told, and of the backward beside which it can run.
 _TOLD, _BESIDE = 0.07, 0.9
-#: Collectives that sum gradients up, and those that exchange them or what was made of them.
-_SUMS = ("allreduce", "all_reduce", "reduce_scatter")
-_REDUCING = (*_SUMS, "allgather")
+#: Collectives that sum gradients up, as frameworks spell them; and one that may exchange what was made of them.
+_SUMS = r"^_?(?:all_?reduce|reduce_?scatter)"
+_GATHERS = "allgather"
 #: Where DistributedDataParallel is.
 _DDP = "torch/nn/parallel/distributed.py"
 #: Where the functions are that exchange tensors.
@@ -55,14 +58,14 @@ class _Reduced:
     """The collectives inside steps whose bytes are known and that may carry gradients.
 
     Attributes:
-        operation: Name of each.
+        sums: Whether each sums up what all ranks give to it.
         bytes: Bytes that the rank gives to it.
         start: Start in ns.
         dur: Duration in ns.
         step: Number of its step.
     """
 
-    operation: npt.NDArray[np.str_]
+    sums: npt.NDArray[np.bool_]
     bytes: Times
     start: Times
     dur: Times
@@ -74,7 +77,7 @@ class _Reduced:
     def of(self, chosen: npt.NDArray[np.bool_]) -> _Reduced:
         """Return some of them."""
         times = (one[chosen] for one in (self.bytes, self.start, self.dur, self.step))
-        return _Reduced(self.operation[chosen], *times)
+        return _Reduced(self.sums[chosen], *times)
 
 
 def collectives(observed: Observed) -> Iterator[Claim]:
@@ -100,12 +103,14 @@ def collectives(observed: Observed) -> Iterator[Claim]:
 def exposed_communication(observed: Observed) -> float:
     """Return the communication that nothing hides, ns per step.
 
-    On a processor, an operator of the program, or the backward, that waits for a collective counts as computing; the
-    looks see the wait.
+    One step in which all ranks wait for one does not count. On a processor, an operator of the program, or the
+    backward, that waits for a collective counts as computing; the looks see the wait.
     """
     part = observed.part("communication") or 0.0
     if observed.summary.on_device:
-        return part
+        steps = split(observed.tables).parts["communication"]
+        usual = float(np.median(steps) / steps.mean()) if len(steps) >= _SEVERAL and steps.any() else 1.0
+        return part * min(usual, 1.0)
     inside = pl.col("leaf").str.contains(_DISTRIBUTED) | (pl.col("leaf_function") == _ENGINE)
     waits = observed.looks.filter(inside & pl.col("state").is_in(["lock", "io", "waiting"]))
     spans = columns_of(observed.tables, "spans", "kind", "ts", "dur", "step").drop_nulls("step").sort("ts")
@@ -118,11 +123,12 @@ def exposed_communication(observed: Observed) -> float:
 def _reduced(tables: Tables) -> _Reduced:
     found = columns_of(tables, "collectives", "span", "operation", "bytes_in")
     rows, carried = rows_of(columns_of(tables, "spans", "id")["id"], found["span"]), or_negative(found["bytes_in"])
-    operation = np.array([text or "" for text in found["operation"].to_list()], np.str_)
-    known = np.flatnonzero((rows >= 0) & (carried > 0) & np.isin(operation, _REDUCING))
+    name = found["operation"].cast(pl.String).fill_null("")
+    sums = name.str.contains(_SUMS).to_numpy()
+    known = np.flatnonzero((rows >= 0) & (carried > 0) & (sums | (name == _GATHERS).to_numpy()))
     spans = columns_of(tables, "spans", "ts", "dur", "step")[rows[known]]
     start, dur, step = (or_negative(column) for column in spans.get_columns())
-    return _Reduced(operation[known], carried[known], start, dur, step).of(step >= 0)
+    return _Reduced(sums[known], carried[known], start, dur, step).of(step >= 0)
 
 
 def _repeats(tables: Tables, reduced: _Reduced, steps: int) -> int:
@@ -144,9 +150,9 @@ def _repeats(tables: Tables, reduced: _Reduced, steps: int) -> int:
         return 1
     latest = np.searchsorted(ts[begins], reduced.start, "right") - 1
     before = (latest < 0) | (step[begins][latest] != reduced.step)
-    sizes = list(zip(reduced.operation.tolist(), reduced.bytes.tolist(), strict=True))
+    sizes = list(zip(reduced.sums.tolist(), reduced.bytes.tolist(), strict=True))
     others = {size for size, early in zip(sizes, before.tolist(), strict=True) if early}
-    carried: list[Counter[tuple[str, int]]] = [Counter() for _ in begins]
+    carried: list[Counter[tuple[bool, int]]] = [Counter() for _ in begins]
     for size, place in zip(sizes, latest.tolist(), strict=True):
         if size not in others:
             carried[place][size] += 1
@@ -205,10 +211,13 @@ def _after_backward(observed: Observed, reduced: _Reduced, exposed: float) -> It
     numbers, place = np.unique(step, return_inverse=True)
     ended = np.full(len(numbers), np.iinfo(np.int64).min)
     np.maximum.at(ended, place, start + dur)
-    sums = reduced.of(np.isin(reduced.operation, _SUMS) & np.isin(reduced.step, numbers))
+    sums = reduced.of(reduced.sums & np.isin(reduced.step, numbers))
     behind = sums.start >= ended[np.searchsorted(numbers, sums.step)]
     late, whole = float(sums.dur[behind].sum()), float(sums.dur.sum())
     if not whole or late < _LATE * whole:
+        return
+    exposed = min(exposed, late / observed.summary.steps.count)  # the rest is of other communication
+    if observed.share(exposed) < _TOLD:
         return
     beside = float(dur[step >= 0].sum()) / observed.summary.steps.count
     gain = min(exposed, _BESIDE * beside)

@@ -53,6 +53,48 @@ def test_collectives_are_told_by_number_and_size(sizes: list[int | str], causes:
     assert exchanging(sizes).causes() == causes
 
 
+def on_device(exchanges: list[tuple[str, int, int]], hiccup: int = 1) -> Training:
+    """Return a training on a GPU: 4 ms of backward, and behind it collectives of this name, bytes and part of a step.
+
+    In the first step the last of them waits ``hiccup`` times as long as in the others.
+    """
+    training = Training(steps=5)
+    kernels = training.rank.stream()
+    for step in range(training.steps):
+        at = step * STEP
+        training.rank.span(kernels, "kernel", at, 4_000_000, "gemm", step=step, phase="backward")
+        at += 4_000_000
+        for place, (name, size, dur) in enumerate(exchanges):
+            longer = hiccup if step == 0 and place == len(exchanges) - 1 else 1
+            span = training.rank.span(
+                kernels, "collective", at, longer * dur, "ncclDevKernel", step=step, phase="communication"
+            )
+            training.rank.add("collectives", span=span, operation=name, group="0", bytes_in=size)
+            at += longer * dur
+    return training
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "causes"),
+    [
+        ([("allreduce", 100 << 20, 2_000_000)], ["communication-not-overlapped"]),
+        ([("_allgather_base", 100 << 20, 2_000_000), ("allreduce", 4, 10_000)], ["exposed-communication"]),
+        ([("_reduce_scatter_base", 100 << 20, 2_000_000)], ["communication-not-overlapped"]),
+        ([("recv", 100 << 20, 2_000_000), ("allreduce", 100 << 20, 100_000)], ["exposed-communication"]),
+    ],
+    ids=["gradients", "the norm of gradients alone", "sharded", "messages, and a short sum"],
+)
+def test_gradients_are_behind_the_backward_as_far_as_their_own_sums_are(
+    exchanges: list[tuple[str, int, int]], causes: list[str]
+) -> None:
+    assert on_device(exchanges).causes() == causes
+
+
+@pytest.mark.parametrize(("hiccup", "causes"), [(1, []), (4, [])])
+def test_one_step_in_which_a_rank_waits_is_no_communication(hiccup: int, causes: list[str]) -> None:
+    assert on_device([("_allgather_base", 100 << 20, 1_500_000)], hiccup).causes() == causes
+
+
 @pytest.mark.parametrize(
     ("norms", "cause"), [(12, "synchronised-batch-norm"), (2, "small-collectives")], ids=["most", "a few of them"]
 )
