@@ -78,7 +78,7 @@ class WhatIf:
         recorded = Replay(tables, meetings, arrivals)
         _check_waits(tables.steps, recorded)
         ready = recorded.likely_ready(self._stage)
-        self._late, self._early = (recorded.with_ready(ready, early=early) for early in (False, True))
+        self._late, self._early = (recorded.with_ready(*ready, early=early) for early in (False, True))
         self.steps = self._late.steps
         #: Ranks with a known clock; of others nothing can be said.
         self.ranks = self._late.ranks

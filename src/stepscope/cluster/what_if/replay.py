@@ -95,27 +95,43 @@ class Replay:
         self._chain = self._events(self.rows["arrival"].to_numpy())
         self._build()
 
-    def with_ready(self, known: Floats, *, early: bool) -> Replay:
+    def with_ready(self, known: Floats, latest: Floats, *, early: bool) -> Replay:
         """Return the same job with other times at which collectives that queued were ready.
+
+        Collectives of a group are ready one after the other.
 
         Args:
             known: When each collective was ready, as far as it is known; NaN elsewhere.
-            early: Take the others for ready since they were launched; otherwise since they started.
+            latest: Until when the others were ready; NaN where that is when they started.
+            early: Take these for ready since they were launched; otherwise as late as possible.
         """
         arrival, queued = self.rows["arrival"].to_numpy(), self._queued >= 0
-        first = np.fmax(self.rows["launch"].fill_null(float("nan")).to_numpy(), arrival[self._queued])
-        ready = np.where(np.isnan(known), first if early else arrival, np.fmax(known, first))
+        launch = self.rows["launch"].fill_null(-np.inf).to_numpy()
+        first = self._in_order(np.where(queued, launch, arrival))
+        exact = np.fmax(known, first)
+        low = self._in_order(np.where(np.isnan(known), first, exact))
+        high = self._in_order(np.where(np.isnan(known), np.fmin(latest, arrival), exact), back=True)
         other = copy(self)
         other.__dict__.pop("recorded", None)
         other.__dict__.pop("segments", None)
+        ready = low if early else np.maximum(low, high)
         other._chain = other._events(np.where(queued, np.minimum(ready, arrival), arrival))
         other._build()
         return other
 
-    def likely_ready(self, stage: dict[int, int]) -> Floats:
+    def _in_order(self, times: Floats, *, back: bool = False) -> Floats:
+        """Return times of collectives, each not before that of the one before it in its group; or, back, not after."""
+        of_group = ("rank", "group")
+        frame = self.rows.select(*of_group, time=pl.Series(times))
+        one = pl.col("time").cum_min(reverse=True) if back else pl.col("time").cum_max()
+        return frame.select(one.over(of_group))["time"].to_numpy()
+
+    def likely_ready(self, stage: dict[int, int]) -> tuple[Floats, Floats]:
         """Return when collectives that queued were ready, after ranks where they did not: NaN where none tells.
 
-        Ranks of a stage compute the same part of their step before the same collective.
+        Ranks of a stage compute the same part of their step before the same collective. Where it queued on all of them,
+        the second is until when it was ready: on the rank that waited least for the collectives before it, it had
+        computed that much when this one started.
 
         Args:
             stage: Stage of each rank; all are of one without an entry.
@@ -125,24 +141,41 @@ class Replay:
         whole = np.cumsum(chain.work)
         of_rank = pl.col("rank").replace_strict(stage, default=-1, return_dtype=pl.Int64)
         of_step = ("rank", "step")
-        frame = self.segments.with_columns(done=pl.Series(whole), row=pl.Series(chain.row)).with_columns(
-            begin=(pl.col("done") - pl.col("work")).first().over(of_step), total=pl.col("work").sum().over(of_step)
-        )
         queued = np.where(arrives, self._queued[np.where(arrives, chain.row, 0)] >= 0, False)  # noqa: FBT003
-        reached = frame.with_columns(
-            part=(pl.col("done") - pl.col("begin")) / pl.col("total"), queued=pl.Series(queued)
-        ).filter(pl.Series(arrives))
-        alike = (of_rank, "program", "segment")
-        usual = pl.col("part").filter(~pl.col("queued")).median().over(alike)
-        goal = reached.with_columns(goal=pl.col("begin") + usual * pl.col("total")).filter("queued")
-        ready = np.full(len(self.rows), np.nan)
-        place = goal["goal"].to_numpy()
-        event = np.minimum(np.searchsorted(whole, place), len(whole) - 1)
-        first = np.diff(chain.place, prepend=-1) > 0
-        since = np.where(first, self._origin[chain.place], np.concatenate([[0.0], chain.at[:-1]]))
-        # Before a rank waits, it works.
-        ready[goal["row"].to_numpy()] = since[event] + place - (whole - chain.work)[event]
-        return ready
+        frame = self.segments.with_columns(
+            done=pl.Series(whole), row=pl.Series(chain.row), queued=pl.Series(queued), arrives=pl.Series(arrives)
+        )
+        # What a rank takes longer before its first collective, such as for its data, says nothing of the others.
+        first = pl.col("done").filter("arrives").first().over(of_step)
+        rest = pl.col("done").last().over(of_step) - first
+        reached = frame.with_columns(first=first, rest=rest).filter("arrives")
+        # The same collective of each rank: those of other groups come before and behind it as they had to wait.
+        sort = self.rows.select(
+            "operation",
+            "bytes",
+            members=pl.len().over("meeting"),
+            number=pl.int_range(pl.len()).over("rank", "step", "group", "operation", "bytes"),
+        )
+        reached = pl.concat([reached, sort[reached["row"].to_numpy()]], how="horizontal")
+        alike: list[str | pl.Expr] = [of_rank, *sort.columns]
+        part = pl.when(pl.col("rest") > 0).then((pl.col("done") - pl.col("first")) / pl.col("rest"))
+        least = part.min().over(*alike, "step").median().over(alike)
+        usual = part.filter(~pl.col("queued")).median().over(alike)
+        goal = reached.with_columns(
+            (pl.col("first") + part * pl.col("rest")).alias(name) for name, part in (("usual", usual), ("least", least))
+        ).filter("queued")
+        begins = np.diff(chain.place, prepend=-1) > 0
+        since = np.where(begins, self._origin[chain.place], np.concatenate([[0.0], chain.at[:-1]]))
+
+        def when(name: str) -> Floats:
+            ready = np.full(len(self.rows), np.nan)
+            done = goal[name].fill_null(float("nan")).to_numpy()
+            event = np.minimum(np.searchsorted(whole, done), len(whole) - 1)
+            # Before a rank waits, it works.
+            ready[goal["row"].to_numpy()] = since[event] + done - (whole - chain.work)[event]
+            return ready
+
+        return when("usual"), when("least")
 
     def _behind(self) -> Ints:
         """Return for each collective the row of the one that it queued behind; −1 if there is none."""

@@ -51,7 +51,7 @@ def test_the_path_goes_through_the_last_rank_to_arrive() -> None:
 def test_the_pieces_of_a_step_add_up_to_it(job: SmallJob) -> None:
     replay = Replay(job.tables, job.meetings, job.arrivals)
     ready = replay.likely_ready(dict(stages(job.tables).iter_rows()))
-    for one in (replay, replay.with_ready(ready, early=True)):
+    for one in (replay, replay.with_ready(*ready, early=True)):
         path = critical_path(one, job.arrivals)
         sums = path.group_by("step").agg(pl.col("dur_ns").sum()).sort("step")["dur_ns"].to_list()
         assert sums == pytest.approx(one.recorded.tolist(), abs=2)

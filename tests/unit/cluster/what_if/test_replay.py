@@ -29,7 +29,7 @@ def test_recorded_times_give_the_recorded_steps(name: str) -> None:
     assert replay.recorded.tolist() == pytest.approx(recorded(job), abs=2)
     ready = replay.likely_ready({})
     for early in (False, True):
-        assert replay.with_ready(ready, early=early).recorded.tolist() == pytest.approx(recorded(job), abs=2)
+        assert replay.with_ready(*ready, early=early).recorded.tolist() == pytest.approx(recorded(job), abs=2)
 
 
 def test_work_is_what_the_ranks_did_themselves() -> None:
