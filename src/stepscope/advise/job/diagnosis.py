@@ -48,13 +48,14 @@ class Diagnosis:
     operator: str | None = None
 
 
-def diagnose(tables: JobTables, row: Row, works: list[OwnWork]) -> Diagnosis:
+def diagnose(tables: JobTables, row: Row, works: list[OwnWork], lost: float | None) -> Diagnosis:
     """Return why a rank is slow.
 
     Args:
         tables: The tables of the job.
         row: Its row of :func:`stepscope.cluster.slow.slow_ranks.slow_ranks`.
         works: The work of the ranks.
+        lost: What the job loses by it, ns a step; None if unknown.
     """
     rank, added = int(row["rank"]), int(row["added_ns"])
     framework = tables.ranks.filter(pl.col("rank") == rank)["framework"].first()
@@ -67,6 +68,8 @@ def diagnose(tables: JobTables, row: Row, works: list[OwnWork]) -> Diagnosis:
     work = next((work for work in works if rank in work.ranks), None)
     why = explain(work.row(rank)) if work else None
     alone = _host_bound(tables, row) if largest == "host" else _computing(tables, row, why)
+    if largest == "computing" and alone.amount_ns < EXPLAINS * (lost or 0):
+        alone = _unexplained(row, alone, lost or 0)
     disturbed = _other_process(tables, row)
     # Both may be there: a slow operator on a busy machine. What leaves less unexplained is the cause.
     specific = largest == "computing" and why is not None and why.what != "all"
@@ -182,6 +185,19 @@ def _computing(tables: JobTables, row: Row, why: Explanation | None) -> Diagnosi
         module=why.values[0] if why.what == "module" else why.module,
     )
     return Diagnosis("slow-rank", why.excess_ns, f"its {name} {verb} {times}", (evidence,), _COMPARE, why.values[0])
+
+
+def _unexplained(row: Row, why: Diagnosis, lost: float) -> Diagnosis:
+    """Return that the job loses much more than what takes longer on the rank: it pauses, or does other work."""
+    text = f"operators that its peers run, too, take {ms(why.amount_ns)} ms a step longer; the job loses {ms(lost)} ms"
+    return Diagnosis(
+        "slow-rank",
+        lost,
+        "it is late by more than the operators take longer that its peers run, too",
+        (Evidence(text=text, value=lost, unit="ns", rank=int(row["rank"])),),
+        "Look at its time line beside a peer's (stepscope view RUN): pauses of its host before a collective, such as "
+        "garbage collection, logging or checks on one rank, and operators that only this rank runs.",
+    )
 
 
 def _everything(tables: JobTables, row: Row, why: Explanation) -> Diagnosis:

@@ -41,7 +41,9 @@ def slow_rank_findings(
     """
     gain, lost = gains
     rows = slow.filter("slow").sort("added_ns", descending=True).rows(named=True)
-    found = [(row, diagnose(tables, row, works[row["recurs"]])) for row in rows if _others_wait(row, lost)]
+    found = [
+        (row, diagnose(tables, row, works[row["recurs"]], lost(row["rank"]))) for row in rows if _others_wait(row, lost)
+    ]
     everyone = {int(row["rank"]) for row, _ in found}
     late = {} if order is None else {row["rank"]: row for row in order.rows(named=True)}
     findings = []

@@ -166,7 +166,12 @@ class WhatIf:
         found = [
             ("job", "", of_job, slowdown(everything, np.ones(len(rows), bool))),
             *(
-                ("step", str(step), Gain(saved, saved, saved, (saved,)), float(took / (took - saved)))
+                (
+                    "step",
+                    str(step),
+                    Gain(saved, saved, saved, (saved,)),
+                    float(took / (took - saved)) if took > saved else None,
+                )
                 for step, saved, took in zip(self.steps, of_job.by_step, late.recorded, strict=True)
             ),
             ("operation", "own work", self._gain(usual, [None, None]), slowdown(everything, None)),
