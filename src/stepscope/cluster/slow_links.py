@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+import numpy as np
 import polars as pl
 
 from stepscope.cluster.groups import GROUPS_SCHEMA
@@ -28,6 +29,8 @@ _SPREAD = 0.05
 _SIGMAS, _SIGMAS_OF_TWO = 5.0, 8.0
 #: Less than so many collectives say nothing of a link.
 _FEW = 3
+#: So many times as long takes each link of a machine with a slow network as each of the others.
+_MUCH_SLOWER = 1.5
 _MAD_TO_SIGMA = 1.4826
 
 LINKS_SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -57,7 +60,7 @@ def transits(tables: JobTables, meetings: Frame, groups: Frame) -> Frame:
 
     Returns:
         meeting, link (``a-b`` for a pair, ``group n``), kind, ranks, size, machines (1, 2 for several; null if not
-        known), operation, bytes, step, transit (ns); one row a meeting.
+        known), hosts (their names), operation, bytes, step, transit (ns); one row a meeting.
     """
     host = tables.ranks.filter(pl.col("fault").is_null()).unique("rank").select("rank", "host")
     kinds = groups.unique("group").select("group", "kind") if len(groups) else pl.DataFrame(schema=GROUPS_SCHEMA)
@@ -76,6 +79,7 @@ def transits(tables: JobTables, meetings: Frame, groups: Frame) -> Frame:
         bytes=pl.max_horizontal("bytes_in", "bytes_out").max(),
         transit=pl.col("dur").min(),
         machines=pl.when(pl.col("host").null_count() == 0).then(pl.col("host").n_unique().clip(1, 2)).cast(pl.Int64),
+        hosts=pl.col("host").drop_nulls().unique().sort(),
     )
     pair = pl.col("ranks").list.len() == 2
     moves = pl.col("operation").is_in(_PAIRS)
@@ -90,6 +94,7 @@ def transits(tables: JobTables, meetings: Frame, groups: Frame) -> Frame:
             ranks="ranks",
             size=pl.col("ranks").list.len().cast(pl.Int64),
             machines="machines",
+            hosts="hosts",
             operation=pl.when(moves).then(pl.lit("send")).otherwise("operation"),
             bytes="bytes",
             step="step",
@@ -112,7 +117,7 @@ def link_speeds(transits: Frame) -> Frame:
         .with_columns(log=(pl.col("own") / pl.col("usual")).log())
     )
     weight = pl.col("usual") * pl.col("count")
-    speeds = known.group_by("link", "kind", "size", "machines", maintain_order=True).agg(
+    speeds = known.group_by("link", "kind", "size", "machines", "outside", maintain_order=True).agg(
         pl.col("ranks").first(),
         pl.col("count").sum().cast(pl.Int64).alias("collectives"),
         pl.col("peers").min(),
@@ -122,7 +127,7 @@ def link_speeds(transits: Frame) -> Frame:
         # The operations and sizes that take most time decide.
         log=((pl.col("log") * weight).sum() / weight.sum()),
     )
-    of_peers = ("kind", "size", "machines")
+    of_peers = ("kind", "size", "machines", "outside")
     away = (pl.col("log") - pl.col("log").median().over(of_peers)).abs()
     # Two links do not show how much links usually differ.
     seen = pl.when(pl.col("peers") > 1).then(_MAD_TO_SIGMA * away.median().over(of_peers)).otherwise(0.0)
@@ -144,13 +149,52 @@ def as_its_peers(transits: Frame, links: list[str]) -> Frame:
 
 
 def _compared(transits: Frame) -> Frame:
-    """Return each link by :data:`ALIKE`: its median transit ``own``, and ``usual``, that of its peers."""
+    """Return each link by :data:`ALIKE`: its median transit ``own``, and ``usual``, that of its peers.
+
+    Where all links of one machine are slow, its peers are those of the others, however many there are: they lie
+    ``outside``.
+    """
     of_link = transits.group_by("link", *ALIKE, maintain_order=True).agg(
-        pl.col("ranks").first(), count=pl.len(), own=pl.col("transit").median(), whole=pl.col("transit").sum()
+        pl.col("ranks", "hosts").first(), count=pl.len(), own=pl.col("transit").median(), whole=pl.col("transit").sum()
     )
+    of_link = of_link.with_columns(outside=_of_slow_machine(of_link))
+    others = pl.col("own").filter(~pl.col("outside")).median().over(ALIKE)
     return of_link.with_columns(
-        peers=pl.len().over(ALIKE).cast(pl.Int64) - 1, usual=median_of_others(of_link, ALIKE, "own")
+        peers=pl.when("outside")
+        .then((~pl.col("outside")).sum().over(ALIKE))
+        .otherwise(pl.len().over(*ALIKE, "outside").cast(pl.Int64) - 1),
+        usual=pl.when("outside").then(others).otherwise(median_of_others(of_link, (*ALIKE, "outside"), "own")),
     )
+
+
+def _of_slow_machine(of_link: Frame) -> pl.Series:
+    """Return which links are those of a machine all of whose links are slow, and those between other machines are not.
+
+    None is, if that is true of machines with different links.
+    """
+    between = of_link.with_row_index("row").filter(pl.col("machines") == 2, pl.col("hosts").list.len() == 2)
+    sorts = between.partition_by(ALIKE, maintain_order=True)
+    wide = [links for links in sorts if links["own"].max() >= _MUCH_SLOWER * links["own"].min()]  # type: ignore[operator]
+    machines = {host for links in wide for host in links["hosts"][links["own"].arg_max() or 0]}
+    found = {rows for host in machines if (rows := _slow_only_here(sorts, host))}
+    slow = np.zeros(len(of_link), np.bool_)
+    if len(found) == 1:
+        slow[list(*found)] = True
+    return pl.Series(slow)
+
+
+def _slow_only_here(sorts: list[Frame], host: str) -> tuple[int, ...]:
+    """Return the rows of a machine's links, if of each sort all of them are slow, and no others; none otherwise."""
+    rows: list[int] = []
+    for links in sorts:
+        touches = links["hosts"].list.contains(host)
+        here, elsewhere = links["own"].filter(touches), links["own"].filter(~touches)
+        if here.is_empty() or elsewhere.is_empty():
+            continue
+        if len(here) == 1 or len(elsewhere) == 1 or here.min() < _MUCH_SLOWER * elsewhere.max():  # type: ignore[operator]
+            return ()
+        rows += links["row"].filter(touches).to_list()
+    return tuple(rows)
 
 
 def communication_by_operation(meetings: Frame, groups: Frame, arrivals: Frame) -> Frame:

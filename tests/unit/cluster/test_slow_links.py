@@ -88,6 +88,33 @@ def test_links_within_a_machine_are_not_compared_with_those_between_machines() -
     assert not links["slow"].any()
 
 
+@pytest.mark.parametrize(
+    ("slow", "named"),
+    [
+        ({1}, ["0-2", "1-3", "2-4", "3-5"]),
+        ({0}, ["0-2", "1-3"]),
+        ({0, 3}, []),
+        ({0, 1, 2, 3}, []),
+    ],
+    ids=["two thirds of all", "a third", "two machines: nobody knows", "all alike"],
+)
+def test_a_machine_is_named_though_most_links_are_slow_that_are_its_own(slow: set[int], named: list[str]) -> None:
+    """A pipeline of four stages, each on a machine of its own; all links of some machines take three times as long."""
+    job = pipeline(
+        4, 2, 3, 8, lambda rank, step: 5e6 * VARIES(rank, step),
+        lambda a, b: 1e5 * VARIES(a, b) * (3 if {a // 2, b // 2} & slow else 1),
+    )  # fmt: skip
+    hosts = pl.Series([f"node{rank // 2}" for rank in range(8)])
+    ranks = conform("ranks", job.tables.ranks.with_columns(host=hosts))
+    tables = JobTables(ranks=ranks, steps=job.tables.steps, groups=job.tables.groups)
+    found = transits(tables, job.meetings, parallel_groups(job.tables))
+    links = link_speeds(found)
+    assert sorted(links.filter("slow")["link"]) == named
+    for row in links.filter("slow").iter_rows(named=True):
+        assert row["ratio"] == pytest.approx(3, rel=0.15)
+        assert row["peers"] == 6 - len(named)
+
+
 def test_a_meeting_of_which_a_rank_is_missing_says_nothing() -> None:
     job = grouped(2.0)
     meetings = job.meetings.with_columns(complete=pl.col("rank") < 0)

@@ -66,6 +66,9 @@ def _by_machine(links: pl.DataFrame, host_of: dict[int, str]) -> list[tuple[tupl
         if 1 < len(rows) < len(between) and all(row["slow"] for row in rows)
     }
     alone = [machines for machines in whole if len(machines) == 1]
+    # All links of the neighbours of a machine may be slow, because they are links to it.
+    most = max((len(whole[machines]) for machines in alone), default=0)
+    alone = [machines for machines in alone if len(whole[machines]) == most]
     together = alone if len(alone) == 1 else [machines for machines in whole if len(machines) == 2]
     names = {row["link"] for machines in together for row in whole[machines]}
     return [
