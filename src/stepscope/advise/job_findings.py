@@ -21,6 +21,7 @@ from stepscope.cluster.slow.hidden_waits import with_hidden_waits
 from stepscope.cluster.slow.own_work import work_by_role
 from stepscope.cluster.slow.slow_ranks import arrival_order, gain, roles, slow_ranks
 from stepscope.cluster.slow_links import as_its_peers
+from stepscope.cluster.what_if.job_what_if import Gain
 
 
 def job_findings(job: Job) -> list[Finding]:
@@ -44,11 +45,16 @@ def job_findings(job: Job) -> list[Finding]:
             return what_if.of_ranks(ranks)[:3]
         return gain(tables, role_of, ranks, with_delay=not delayed.isdisjoint(ranks))
 
+    def saved_by_stage(stage: int, has_more: bool) -> Gain | None:  # noqa: FBT001 - as its caller asks
+        if what_if is None:
+            return None
+        return what_if.balanced() if has_more else what_if.of_stage(stage)
+
     recurring = work_by_role(tables, role_of, usual=False) if slow["recurs"].any() else works
     order = arrival_order(job.arrivals) if job.clocks["offset_ns"].is_not_null().any() else None
     found = [
         *slow_rank_findings(tables, slow, (works, recurring), order, (saved_by_ranks, lost)),
-        *slow_stage_findings(tables, job.pipeline, lambda stage: what_if.of_stage(stage) if what_if else None),
+        *slow_stage_findings(tables, job.pipeline, saved_by_stage),
         *slow_link_findings(
             tables,
             job.links,

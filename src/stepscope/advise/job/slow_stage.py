@@ -13,12 +13,16 @@ from stepscope.cluster.job_tables import JobTables
 from stepscope.cluster.what_if.job_what_if import Gain
 
 Row: TypeAlias = dict[str, Any]
+#: How many times as many calls a stage makes as others, and how many times as long one takes; None if unknown.
+Calls: TypeAlias = tuple[float | None, float | None]
 
 #: A stage that costs the job less than this share of its step is not worth a word.
 _WORTH = 0.01
 
 
-def slow_stage_findings(tables: JobTables, stages: pl.DataFrame, gain: Callable[[int], Gain | None]) -> list[Finding]:
+def slow_stage_findings(
+    tables: JobTables, stages: pl.DataFrame, gain: Callable[[int, bool], Gain | None]
+) -> list[Finding]:
     """Return a finding for each stage that is longer than the others.
 
     A stage of one rank may be longer because it has more to do, or because its rank is slow: the number of calls tells.
@@ -26,16 +30,23 @@ def slow_stage_findings(tables: JobTables, stages: pl.DataFrame, gain: Callable[
     Args:
         tables: The tables of the job.
         stages: What :func:`stepscope.cluster.pipeline.pipeline_stages` returns.
-        gain: What the job's step saves if a stage works as long as the median of the others; None if it is not known.
+        gain: What the job's step saves if a stage works as long as the median of the others; or, if it has more to do
+            than they, if all share that evenly. None if it is not known.
     """
     findings = []
     for row in stages.filter("slow").rows(named=True):
-        saved = gain(row["stage"])
+        calls = _more_calls(tables, stages, row), _slower_calls(tables, row)
+        saved = gain(row["stage"], _explain(row, calls)[0])
         added = row["work_ns"] - row["others_ns"]
         if (added if saved is None else saved.ns) >= _WORTH * row["step_ns"]:
-            more, slower = _more_calls(tables, stages, row), _slower_calls(tables, row)
-            findings.append(_finding(row, (more, slower), added, saved))
+            findings.append(_finding(row, calls, added, saved))
     return findings
+
+
+def _explain(row: Row, calls: Calls) -> list[bool]:
+    """Return whether more calls make the stage longer, and whether slower ones do: half of what it is longer."""
+    ratio = row["work_ns"] / max(row["others_ns"], 1)
+    return [factor is not None and factor - 1 > (ratio - 1) / 2 for factor in calls]
 
 
 def _more_calls(tables: JobTables, stages: pl.DataFrame, row: Row) -> float | None:
@@ -56,13 +67,12 @@ def _slower_calls(tables: JobTables, row: Row) -> float | None:
     return (both["each"] / both["each_right"]).median()  # type: ignore[return-value]
 
 
-def _finding(row: Row, calls: tuple[float | None, float | None], added: int, saved: Gain | None) -> Finding:
+def _finding(row: Row, calls: Calls, added: int, saved: Gain | None) -> Finding:
     stage, ranks = row["stage"], tuple(row["ranks"])
     more, slower = calls
-    ratio = row["work_ns"] / max(row["others_ns"], 1)
     # With one rank, only more work than the others have makes it the stage: more calls, or some that are larger.
-    slow = [factor is not None and factor - 1 > (ratio - 1) / 2 for factor in calls]
-    of_rank = len(ranks) == 1 and slow == [False, True]
+    explains = _explain(row, calls)
+    of_rank = len(ranks) == 1 and explains == [False, True]
     who = f"Rank {ranks[0]}, the only one of stage {stage}," if len(ranks) == 1 else f"Stage {stage} of the pipeline"
     evidence = [
         Evidence(
@@ -85,7 +95,10 @@ def _finding(row: Row, calls: tuple[float | None, float | None], added: int, sav
         gain_ns=saved.ns if saved else None,
         gain_low_ns=saved.low if saved else None,
         gain_high_ns=saved.high if saved else None,
-        basis="the recorded job, put together again with the work of the other stages" if saved else "",
+        basis="the recorded job, put together again with "
+        + ("its work shared evenly by the stages" if explains[0] else "the work of the other stages")
+        if saved
+        else "",
         confidence=Confidence.MEASURED if len(ranks) > 1 else Confidence.LIKELY,
         evidence=tuple(evidence),
         remedy=_remedy(of_rank=of_rank, stage=stage),

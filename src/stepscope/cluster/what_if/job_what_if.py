@@ -115,6 +115,10 @@ class WhatIf:
         """Return the gain if a stage worked as long as the median of the other stages."""
         return self._gain([work.stage_replaced(stage) for work in self._work], [None, None])
 
+    def balanced(self) -> Gain:
+        """Return the gain if all stages shared their work evenly: layers that one gives away, others compute."""
+        return self._gain([work.balanced for work in self._work], [None, None])
+
     def of_collectives(self, shorter: Frame) -> Gain:
         """Return the gain if collectives took another time once all ranks are there.
 
@@ -258,15 +262,23 @@ class _PeerWork:
 
     def stage_replaced(self, stage: int) -> Floats:
         """Return the work of all events if a stage had that of the median of the others."""
-        each = self._totals.group_by("step", "stage").agg(pl.col("own").median())
-        others = each.filter(pl.col("stage") != stage).group_by("step").agg(others=pl.col("own").median())
-        here = each.filter(pl.col("stage") == stage).join(others, on="step")
-        factor = self.events.join(
-            here.select("step", "stage", factor=pl.col("others") / pl.col("own")),
-            on=["step", "stage"],
-            how="left",
-            maintain_order="left",
-        )["factor"]
+        others = self._of_stages.filter(pl.col("stage") != stage).group_by("step").agg(put=pl.col("own").median())
+        return self._scaled(self._of_stages.filter(pl.col("stage") == stage).join(others, on="step"))
+
+    @property
+    def balanced(self) -> Floats:
+        """What each event would take if every stage had the mean work of all."""
+        return self._scaled(self._of_stages.with_columns(put=pl.col("own").mean().over("step")))
+
+    @property
+    def _of_stages(self) -> Frame:
+        """The work of the median rank of each stage: step, stage, own."""
+        return self._totals.group_by("step", "stage").agg(pl.col("own").median())
+
+    def _scaled(self, stages: Frame) -> Floats:
+        """Return the work of all events if that of these stages, ``own``, were ``put``."""
+        factors = stages.select("step", "stage", factor=pl.col("put") / pl.col("own"))
+        factor = self.events.join(factors, on=["step", "stage"], how="left", maintain_order="left")["factor"]
         work: Floats = self._recorded * factor.fill_null(1.0).fill_nan(1.0).to_numpy()
         return work
 

@@ -33,7 +33,11 @@ def findings(job: SmallJob, calls: Calls | None = None) -> list[Finding]:
     tables: JobTables = replace(job.tables, operators=conform("operators", operators))
     own = stages(tables)
     what_if = WhatIf(tables, job.meetings, job.arrivals, own)
-    return slow_stage_findings(tables, pipeline_stages(tables.steps, job.meetings, own), what_if.of_stage)
+    return slow_stage_findings(
+        tables,
+        pipeline_stages(tables.steps, job.meetings, own),
+        lambda stage, has_more: what_if.balanced() if has_more else what_if.of_stage(stage),
+    )
 
 
 def with_slow(stage: int, factor: float, replicas: int) -> SmallJob:
@@ -49,6 +53,14 @@ def test_a_slow_stage_is_a_finding_with_its_gain() -> None:
     assert one.gain_ns == pytest.approx((slow.duration - healthy.duration) / 3, rel=0.1)
     assert one.added_ns == pytest.approx(0.3 * 8 * 3 * 5e6, rel=0.05)
     assert findings(healthy) == []
+
+
+def test_layers_that_a_stage_gives_away_are_computed_by_the_others() -> None:
+    """A stage with twice as many layers makes twice as many calls; repaired, each stage has a quarter of all."""
+    job, even = with_slow(2, 2.0, 2), pipeline(4, 2, 3, 8, lambda rank, step: 1.25 * 5e6 * VARIES(rank, step))
+    usual = {"mm": (100, 1_000)}
+    [one] = findings(job, dict.fromkeys(range(8), usual) | {rank: {"mm": (200, 1_000)} for rank in (4, 5)})
+    assert one.gain_ns == pytest.approx((job.duration - even.duration) / 3, rel=0.1)
 
 
 def test_what_its_operators_take_tells_a_stage_of_one_rank_from_its_rank() -> None:
