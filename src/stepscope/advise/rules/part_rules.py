@@ -416,14 +416,15 @@ def _communication(observed: Observed) -> Iterator[Claim]:
 
 
 def compiling(observed: Observed) -> Iterator[Claim]:
-    """Yield compilation that goes on in the recorded steps."""
+    """Yield compilation that goes on in the recorded steps, or in others of the run all the time."""
     found, steps = observed.summary.compiling, max(observed.summary.steps.count, 1)
     if found is None or found.share <= _COMPILING:
+        yield from _compiling_elsewhere(observed)
         return
     compiles = np.flatnonzero(of_kinds(span_kinds(observed.tables), "compile"))
     compiled_in = or_negative(columns_of(observed.tables, "spans", "step")["step"][compiles])
     recorded = max(len(np.unique(compiled_in[compiled_in >= 0])), 1)
-    run = _compiled_in(observed)
+    run = _compiled_in(observed) > 0
     first = not found.why and recorded < _AGAIN
     once = first or (len(run) > steps and (run.sum() < _AGAIN or not run[len(run) // 2 :].any()))
     each = found.total_ns / steps * min(observed.step_ns / max(observed.summary.steps.mean_ns, 1.0), 1.0)
@@ -451,10 +452,36 @@ def compiling(observed: Observed) -> Iterator[Claim]:
     yield Claim(finding, Depth.CAUSE, {"compiling": each})
 
 
-def _compiled_in(observed: Observed) -> npt.NDArray[np.bool_]:
-    """Return of each step of the run, but for its warm-up, whether something was compiled in it."""
+def _compiling_elsewhere(observed: Observed) -> Iterator[Claim]:
+    """Yield compilation in steps that were not recorded, if it goes on to the end of the run."""
+    run = _compiled_in(observed)
+    each, many = float(run.mean()) if len(run) else 0.0, int((run > 0).sum())
+    if many <= _AGAIN or not run[len(run) // 2 :].any() or observed.share(each) <= _COMPILING:
+        return
+    made = columns_of(observed.tables, "compilations", "name", "dur", "function", "why").sort("dur")
+    made = made.filter(pl.col("name").cast(pl.String).str.starts_with("compile"), pl.len().over("function") > _AGAIN)
+    if made.is_empty():  # functions that the program calls for the first time
+        return
+    what, why = made["function"][-1], made["why"].drop_nulls()
+    because = f": {why[-1]}" if len(why) else ""
+    time = f"{duration_text(each)} of {duration_text(observed.step_ns)}"
+    elsewhere = f"{many} of {len(run):,} steps compile, none of the recorded ones for long"
+    finding = Finding(
+        cause="recompilation",
+        title=f"{time} go into compiling {what} again{because}",
+        gain_ns=round(each), gain_low_ns=round(0.8 * each), gain_high_ns=round(each),
+        basis="compilations inside all steps of the run but the first ones",
+        confidence=Confidence.MEASURED,
+        evidence=(Evidence(text=elsewhere, value=float(many)),),
+        remedy=_ONE_PROGRAM.get(observed.framework, _ONE_PROGRAM[""]),
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, {"compiling": each})
+
+
+def _compiled_in(observed: Observed) -> npt.NDArray[np.float64]:
+    """Return of each step of the run, but for its warm-up, how long something was compiled in it, ns."""
     events = columns_of(observed.tables, "run_events", "name", "ts", "dur")
     events = events.filter(pl.col("name").cast(pl.String) == "compile").sort("ts")
     lasting = unite(events["ts"].to_numpy(), (events["ts"] + events["dur"]).to_numpy())
     steps = observed.run_steps.drop_nulls("ts")
-    return lasting.within(steps["ts"].to_numpy(), (steps["ts"] + steps["dur"]).to_numpy()) > 0
+    return lasting.within(steps["ts"].to_numpy(), (steps["ts"] + steps["dur"]).to_numpy()).astype(float)

@@ -52,6 +52,8 @@ _CALLS_BACK = re.compile(r"[/\\]jax[/\\]_src[/\\](?:callback|debugging)\.py$")
 _CALLBACKS = r"^(?:pure|io|debug)_callback"
 #: Part of the run that the thread waits for a core, from which on times of operators are known to this part of them.
 _HALF, _BUSY_ERROR = 0.5, 0.3
+#: An event of steps, and how many of them in a run are asked for every few steps.
+_COLLECTS, _AGAIN = "garbage collection", 4
 #: Fewest looks that tell a place.
 _LOOKS = 4
 #: What calling an operator takes where this machine's time is unknown, ns.
@@ -177,8 +179,20 @@ def _places(observed: Observed, looks: pl.DataFrame) -> Iterator[Claim]:
         if place is None:
             return
         chosen = left.filter(pl.col("row").is_in(place.rows))
-        yield _claim(observed, place, chosen)
+        if not _only_early(observed, chosen):
+            yield _claim(observed, place, chosen)
         left = left.filter(~pl.col("row").is_in(place.rows))
+
+
+def _only_early(observed: Observed, looks: pl.DataFrame) -> bool:
+    """Return whether several looks fall into the first half of the run alone: what fills a cache is done with."""
+    if looks["count"].sum() <= _LOOKS or observed.run_steps.is_empty():
+        return False
+    middle = observed.run_steps["ts"].median()
+    samples = columns_of(observed.tables, "samples", "ts", "stack").filter(
+        pl.col("stack").is_in(looks["stack"].implode())
+    )
+    return not samples.is_empty() and bool((samples["ts"] < middle).all())
 
 
 def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
@@ -401,12 +415,16 @@ def _garbage(observed: Observed) -> Iterator[Claim]:
     # Looks weigh pauses by CPU time; those that were recorded contain what the thread waited for a core.
     sampled = float(looks["time"].sum())
     time = sampled if looks["count"].sum() >= _LOOKS else garbage.share * observed.step_ns
-    pauses = columns_of(observed.tables, "spans", "kind", "step").filter(pl.col("kind").cast(pl.String) == "garbage")
-    if observed.share(time) < _TOLD or pauses["step"].drop_nulls().n_unique() < steps / 2:
+    if observed.share(time) < _TOLD:
         return
     lines = _hottest(looks)
     at = f" at {observed.place(*lines[0][:2])}" if lines and lines[0][2] >= _STANDS_FOR else ""
     explicit = bool(at) and "gc.collect" in observed.code(*lines[0][:2])
+    pauses = columns_of(observed.tables, "spans", "kind", "step").filter(pl.col("kind").cast(pl.String) == "garbage")
+    of_run = columns_of(observed.tables, "run_events", "name").filter(pl.col("name").cast(pl.String) == _COLLECTS)
+    asked = explicit and len(of_run) >= _AGAIN  # every few steps
+    if pauses["step"].drop_nulls().n_unique() < steps / 2 and not asked:
+        return
     remedy = (
         f"Take gc.collect() out of the step ({observed.place(*lines[0][:2])}): call it between epochs."
         if explicit

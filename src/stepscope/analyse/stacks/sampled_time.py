@@ -24,6 +24,7 @@ WORKERS, STEPSCOPE = "workers", "stepscope"
 #: Python's own modules, packages that are installed among them, and the code that records.
 _PYTHONS, _PACKAGES = r"^<frozen|[/\\]lib[/\\]python\d", r"[/\\](?:site|dist)-packages[/\\]"
 _RECORDS = r"[/\\]stepscope[/\\](?:collect|native|trace)[/\\]"
+_HOOKS = r"[/\\]stepscope[/\\]collect[/\\]hooks[/\\]methods\.py$"
 #: A package that the code that records calls: what it does is done for its caller.
 _CALLED = r"[/\\]psutil[/\\]"
 #: Where a process begins that was forked; what is outside of it are the frames of its parent.
@@ -93,7 +94,7 @@ def _sampled(tables: Tables) -> SampledTime:
     frames = stacks.unnest("frames").rename({"id": "stack"}).with_columns(own=own_code(tables).fill_null(value=False))
     begins = pl.col("file").str.contains(_FORKED[0]) & pl.col("function").str.ends_with(_FORKED[1])
     outermost = pl.col("place").filter(begins).min().over("stack").fill_null(pl.col("place"))
-    listed = frames.filter(pl.col("place") <= outermost).pipe(collected, tables)
+    listed = frames.filter(pl.col("place") <= outermost).pipe(collected, tables).pipe(_without_hooks)
     samples = columns_of(
         tables, "samples", "ts", "dur", "count", "process", "thread", "name", "worker", "state", "stack", "cpu"
     )
@@ -208,6 +209,19 @@ def _announced(tables: Tables, samples: pl.DataFrame) -> pl.Series:
             inside = pl.Series((at >= 0) & (samples["ts"].to_numpy() < ends))
             names = names.set(inside & names.is_null(), name)
     return names
+
+
+def _without_hooks(frames: pl.DataFrame) -> pl.DataFrame:
+    """Return the frames without the innermost ones of hooks: what they call is compiled, has no frame, and is theirs.
+
+    A hook is a frame of :mod:`stepscope.collect.hooks.methods` and the function that it calls in place of the original.
+    """
+    frames = frames.sort("stack", "place")
+    records, hooks = (pl.col("file").cast(pl.String).str.contains(text) for text in (_RECORDS, _HOOKS))
+    outer = pl.col("file").shift(-1).over("stack").cast(pl.String).str.contains(_HOOKS)
+    hook = (records & (hooks | outer)).fill_null(value=False)
+    kept = frames.filter((~hook).cum_sum().over("stack") > 0)
+    return kept.with_columns(place=pl.col("place") - pl.col("place").min().over("stack"))
 
 
 def _of_stepscope(frames: pl.DataFrame) -> pl.Series:

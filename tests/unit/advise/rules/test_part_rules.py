@@ -96,3 +96,33 @@ def test_the_gain_of_a_recompilation_is_that_of_the_whole_run(
         training.rank.add("run_events", name="compile", ts=ORIGIN + number * STEP + 200_000, dur=6_000_000)
     [finding] = training.findings()
     assert (finding.cause, finding.gain_ns) == (cause, gain)
+
+
+@pytest.mark.parametrize(
+    ("compiled", "function", "causes"),
+    [
+        (range(10, 40, 5), "train_step", ["recompilation"]),
+        (range(10, 40, 5), None, []),
+        ([10, 12], "train_step", []),
+        ([2, 4, 6], "train_step", []),
+    ],
+    ids=["now and then", "other functions", "twice", "early"],
+)
+def test_compiling_in_steps_that_were_not_recorded_is_told_if_it_goes_on(
+    compiled: Sequence[int], function: str | None, causes: list[str]
+) -> None:
+    training = Training(steps=2)
+    training.run_steps()
+    training.call("matmul", 100_000, [[64, 64], [64, 64]], "forward")
+    for number in compiled:
+        at, what = ORIGIN + number * STEP + 200_000, function or f"function_{number}"
+        training.rank.add("run_events", name="compile", ts=at, dur=8_000_000)
+        why = f"argument 0: float32[{number}, 8], before float32[{number - 5}, 8]"
+        training.rank.add(
+            "compilations", name=f"compile jit({what})", ts=at, dur=8_000_000, function=what, arguments="", why=why
+        )
+    found = training.findings()
+    assert [finding.cause for finding in found] == causes
+    if found:
+        assert found[0].gain_ns == pytest.approx(len(compiled) * 8_000_000 / 40, rel=0.2)
+        assert found[0].title.endswith("compiling train_step again: argument 0: float32[35, 8], before float32[30, 8]")

@@ -263,15 +263,25 @@ def test_garbage_collection_is_told_if_most_steps_have_it() -> None:
     assert collected(looks=40, pauses=STEPS).causes() == []
 
 
-def test_an_explicit_collection_is_taken_out_of_the_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("pauses", "of_run", "told"),
+    [(STEPS, 0, True), (1, 8, True), (1, 2, False)],
+    ids=["each step", "every fifth step", "now and then"],
+)
+def test_an_explicit_collection_is_taken_out_of_the_step(pauses: int, of_run: int, told: bool, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import gc\n" + "\n" * 5 + "    gc.collect()\n")
-    training = collected(looks=4, pauses=STEPS)
+    training = collected(looks=4, pauses=pauses)
+    for number in range(of_run):
+        training.rank.add("run_events", name="garbage collection", ts=ORIGIN + 5 * number * STEP, dur=STEP)
     for row in training.rank.rows["stacks"]:
         row["frames"] = [{**frame, "file": frame["file"].replace(TRAIN[0], str(script))} for frame in row["frames"]]
     after = script.stat().st_mtime_ns + 1
-    [finding] = found_in(Observed(training.rank.tables(), {"window": {"start_ns": after}}))
-    assert finding.cause == "garbage-collection"
+    found = found_in(Observed(training.rank.tables(), {"window": {"start_ns": after}}))
+    assert [finding.cause for finding in found] == ["garbage-collection"] * told
+    if not told:
+        return
+    [finding] = found
     assert f"at {script.name}:7" in finding.title or f"at {script}:7" in finding.title
     assert "Take gc.collect() out of the step" in finding.remedy
 
@@ -328,3 +338,13 @@ def test_python_that_jax_calls_back_on_the_training_thread_is_told_with_its_func
     (finding,) = training.findings()
     assert "calls back: note (" in finding.title
     assert finding.gain_ns == pytest.approx(0.75 * STEP, rel=0.05)
+
+
+@pytest.mark.parametrize(("until", "causes"), [(40, ["python-in-step"]), (20, [])], ids=["all the time", "early"])
+def test_what_fills_a_cache_early_in_the_run_is_not_told(until: int, causes: list[str]) -> None:
+    load = ((("/home/me/words.py", "load"), TRAIN), "python")
+    training = sampled([load, MODEL])
+    for row in training.rank.rows["samples"]:
+        if row["ts"] >= ORIGIN + until * STEP:
+            row |= {"stack": 1001, "state": MODEL[1]}
+    assert training.causes() == causes

@@ -183,6 +183,21 @@ def test_stepscope_is_not_blamed_on_a_line_and_its_waits_are_not_shown(sampled: 
     assert set(lines["Thread"]) == {"MainThread", "stepscope"}
 
 
+def test_what_a_hook_calls_that_has_no_frames_is_the_frameworks(sampled: Sampled) -> None:
+    """Paddle's backward is compiled: the innermost frame is that of the hook which calls it."""
+    hook = ("/opt/stepscope/collect/hooks/methods.py", 54, "MethodHooks.around.<locals>.ours")
+    backward = ("/env/lib/python3.11/site-packages/paddle/base/dygraph/tensor_patch_methods.py", 370, "backward")
+    outer = [backward, ("/home/me/train.py", 12, "train"), *MAIN]
+    steps = ("/opt/stepscope/collect/paddle/paddle_steps.py", 85, "PaddleSteps._differentiate")
+    marks = ("/opt/stepscope/collect/paddle/paddle_marks.py", 99, "RangeMarks._backward")
+    sampled.add(10, [steps, hook, marks, hook, *outer], "native")
+    sampled.add(30, [OURS[1], steps, hook, *outer], "native")  # here the hook itself does something
+    rows = sampled_time(sampled.tables()).rows
+    assert dict(rows.select("thread", "phase").iter_rows()) == {"MainThread": "backward", "stepscope": None}
+    leaves = sampled_time(sampled.tables()).frames.filter(pl.col("place") == 0)
+    assert leaves["function"].cast(pl.String).to_list() == ["backward", OURS[1][2]]
+
+
 def test_cpu_time_before_a_wait_for_a_core_in_stepscope_is_that_of_the_threads_lines(sampled: Sampled) -> None:
     inside = [OURS[1], *TOKENIZE]
     sampled.add(10, TOKENIZE, cpu=3 * MS)
