@@ -162,7 +162,7 @@ def _reordering(observed: Observed, calls: pl.DataFrame) -> tuple[pl.DataFrame, 
     planar = [_planar(name, *row) for name, *row in rows.select("name", "shapes", "strides").iter_rows()]
     rows = rows.filter(pl.Series(planar, dtype=pl.Boolean))
     single, steps = one_core(observed, "float32"), max(observed.summary.steps.count, 1)
-    if rows.is_empty() or not single:
+    if rows.is_empty() or not single or "aten::instance_norm" in calls["name"]:  # it takes no other order
         return rows.clear(), (0.0, 0.0, 0.0)
     state = observed.facts.get("torch.state")
     threads = max(int(state.get("threads") or 1), 1) if isinstance(state, dict) else 1

@@ -62,15 +62,23 @@ def test_a_library_reorders_the_images_of_convolutions_inside() -> None:
 
 
 @pytest.mark.parametrize(
-    ("copies", "mixing", "causes"),
-    [(1, [32, 32, 1, 1], ["layout-copies"]), (0, [32, 32, 1, 1], []), (1, [32, 1, 3, 3], [])],
-    ids=["small copies between", "none between", "of one channel each"],
+    ("copies", "mixing", "norm", "causes"),
+    [
+        (1, [32, 32, 1, 1], "aten::group_norm", ["layout-copies"]),
+        (0, [32, 32, 1, 1], "aten::group_norm", []),
+        (1, [32, 1, 3, 3], "aten::group_norm", []),
+        (1, [32, 32, 1, 1], "aten::instance_norm", []),
+    ],
+    ids=["small copies between", "none between", "of one channel each", "a norm that takes no other order"],
 )
-def test_small_copies_tell_what_convolutions_reorder_inside(copies: int, mixing: list[int], causes: list[str]) -> None:
+def test_small_copies_tell_what_convolutions_reorder_inside(
+    copies: int, mixing: list[int], norm: str, causes: list[str]
+) -> None:
     speeds = {"framework": "torch", "one_core": {"float32": {"flops_per_s": 1e11, "size": 1024}}, "fault_ns": 1000}
     training = Training(machine__speeds=[speeds])
     for _ in range(copies):
         training.call("aten::copy_", 200_000, [IMAGES, IMAGES], "forward", strides=[FIRST, LAST])
+    training.call(norm, 1_000, [IMAGES], "forward")
     images, geometry = [16, 32, 48, 48], ["", "", "", "[1, 1]", "[0, 0]", "[1, 1]"]
     for _ in range(2):
         training.call(
