@@ -19,6 +19,7 @@ from stepscope.advise.rules.dispatch_rules import line_text
 from stepscope.advise.trainers import trainer_says
 from stepscope.analyse.operators.cost_rules import FAMILIES
 from stepscope.analyse.quantities import duration_text
+from stepscope.analyse.step.announced import announced
 from stepscope.trace.schema import EVALUATIONS
 from stepscope.trace.tables import columns_of, has_rows
 
@@ -28,8 +29,6 @@ _OFTEN = 25
 _MOST = 0.6
 #: Phases of training, and part of the time of a place that makes all of it one for such events.
 _TRAINS, _MOSTLY = ["data", "forward", "backward", "optimizer"], 0.5
-#: An evaluation that ends within so many ns of its step's end lasts until it.
-_AT_END = 100_000
 #: Least number of them in a run, and of looks at one that the program does not announce.
 _FEW, _LOOKS = 3, 10
 
@@ -93,12 +92,10 @@ def besides_training(observed: Observed) -> Iterator[Claim]:
     if not has_rows(observed.tables, "run_events"):
         return
     begin, end = steps["ts"][0], steps["ts"][-1] + steps["dur"][-1]
-    events = columns_of(observed.tables, "run_events", "name", "ts", "dur").with_columns(pl.col("name").cast(pl.String))
-    events = events.filter(pl.col("ts").is_between(begin, end))
     quiet = float(steps["quiet"].sum()) / max(float(steps["dur"].sum()), 1.0)
     for name in _KINDS:
-        found = events.filter(pl.col("name") == name)
-        if len(found) < _FEW or (name == "evaluation" and _trains_on(steps, found)):
+        found = announced(observed.tables, name).filter(pl.col("ts").is_between(begin, end))
+        if len(found) < _FEW:
             continue
         (time, having), looks = _time(steps, found, quiet), observed.looks.filter(pl.col("phase") == name)
         around = _around(observed, name)
@@ -107,13 +104,6 @@ def besides_training(observed: Observed) -> Iterator[Claim]:
             text=f"in {having} of {len(steps)} steps", value=float(having), result="step_times"
         )  # fmt: skip
         yield from _too_often(observed, name, (time, len(steps) / max(having, 1)), around, told)
-
-
-def _trains_on(steps: pl.DataFrame, found: pl.DataFrame) -> bool:
-    """Return whether evaluation mode lasts to the end of nearly every step: a part of the network trains in it."""
-    ends, last = ((some["ts"] + some["dur"]).to_numpy() for some in (steps, found))
-    near = ends[np.minimum(np.searchsorted(ends, last - _AT_END), len(ends) - 1)]
-    return len(found) >= _MOST * len(steps) and float((np.abs(near - last) <= _AT_END).mean()) >= _MOST
 
 
 def _around(observed: Observed, name: str) -> pl.DataFrame:

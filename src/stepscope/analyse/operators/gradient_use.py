@@ -11,6 +11,7 @@ from stepscope.analyse.intervals import Times
 from stepscope.analyse.operators.operator_calls import device_time, host_operators, rows_of
 from stepscope.analyse.step import sample
 from stepscope.analyse.step.activity import Rows
+from stepscope.analyse.step.announced import announced
 from stepscope.analyse.units import us
 from stepscope.trace.tables import Tables, columns_of, has_rows
 
@@ -92,7 +93,6 @@ def evaluated(tables: Tables, ts: Times) -> npt.NDArray[np.bool_]:
     """Return which instants lie in an evaluation that the program or a library announced."""
     result = np.zeros(len(ts), np.bool_)
     if has_rows(tables, "run_events"):
-        events = columns_of(tables, "run_events", "name", "ts", "dur")
-        for _, start, dur in events.filter(pl.col("name").cast(pl.String) == "evaluation").iter_rows():
+        for start, dur in announced(tables, "evaluation").iter_rows():
             result |= (ts >= start) & (ts < start + dur)
     return result

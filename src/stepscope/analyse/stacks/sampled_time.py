@@ -11,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analyse.stacks.own_code import own_code
+from stepscope.analyse.step.announced import announced
 from stepscope.trace.tables import Tables, collected, columns_of, complete, facts, has_rows, lazy, shared
 
 #: Title in results → the states of `samples` that it adds up.
@@ -200,9 +201,8 @@ def _announced(tables: Tables, samples: pl.DataFrame) -> pl.Series:
     names = pl.Series("announced", [None], pl.String).new_from_index(0, samples.height)
     if not has_rows(tables, "run_events"):
         return names
-    events = columns_of(tables, "run_events", "name", "ts", "dur")
     for name in _ANNOUNCED:
-        chosen = events.filter(pl.col("name").cast(pl.String) == name).sort("ts")
+        chosen = announced(tables, name)
         if chosen.height:
             at = np.searchsorted(chosen["ts"].to_numpy(), samples["ts"].to_numpy(), side="right") - 1
             ends = (chosen["ts"] + chosen["dur"]).to_numpy()[np.maximum(at, 0)]

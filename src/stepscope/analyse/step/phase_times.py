@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import polars as pl
 
 from stepscope.analyse.intervals import EMPTY, Intervals, Times, subtract, union, unite
 from stepscope.analyse.step.activity import (
@@ -16,6 +15,7 @@ from stepscope.analyse.step.activity import (
     span_codes,
     span_kinds,
 )
+from stepscope.analyse.step.announced import announced
 from stepscope.trace.schema import PHASES
 from stepscope.trace.tables import Tables, columns_of, has_rows
 
@@ -98,8 +98,7 @@ def _behind_closures(start: Times, end: Times, model: Intervals) -> Times:
 def _announced(tables: Tables, name: str) -> Intervals:
     if not has_rows(tables, "run_events"):
         return EMPTY
-    events = columns_of(tables, "run_events", "name", "ts", "dur")
-    events = events[np.flatnonzero(events["name"].cast(pl.String) == name)]
+    events = announced(tables, name)
     start = events["ts"].to_numpy()
     return unite(start, start + events["dur"].to_numpy())
 
