@@ -80,6 +80,33 @@ def test_a_frozen_part_in_evaluation_mode_is_no_evaluation(tmp_path: Path) -> No
     assert events["name"].cast(pl.String).to_list().count("evaluation") == 1
 
 
+#: An average of the weights is a copy in evaluation mode, made anew behind each step.
+AVERAGED = """
+import copy, torch
+torch.set_num_threads(1)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for batch in torch.utils.data.DataLoader(torch.randn(640, 64), batch_size=16):
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        average = copy.deepcopy(model).eval()
+"""
+
+
+def test_a_copy_in_evaluation_mode_is_no_evaluation(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(AVERAGED)
+    done = forked("-m", "stepscope", "run", "--output", tmp_path / "runs", script)
+    assert done.returncode == 0, done.stderr
+    run = stepscope.open(tmp_path / "runs")
+    events = run.tables["run_events"].collect()
+    assert events["name"].cast(pl.String).to_list().count("evaluation") <= 3  # from then on it is known
+    assert {phase.name: phase.total_ns for phase in run.summary.phases}["evaluation"] == 0
+    assert run.tables["run_steps"].collect()["data_wait"][5:].null_count() == 0
+
+
 def test_an_evaluation_and_a_checkpoint_are_named(tmp_path: Path) -> None:
     said = " ".join(recorded(tmp_path, 120).stderr.split())
     run = stepscope.open(tmp_path / "runs")

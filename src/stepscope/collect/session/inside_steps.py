@@ -21,6 +21,8 @@ from stepscope.collect.host.data_waits import iterators_of
 
 _LOG = logging.getLogger("stepscope")
 
+#: So many evaluations in a row that last to the end of a step are none: a copy of the network was switched.
+_LASTS = 3
 #: Shorter events explain no step.
 _LEAST_NS = 100_000
 
@@ -104,6 +106,7 @@ class InsideSteps:
 
     Attributes:
         evaluating: When the evaluation began that has not ended; 0 without one.
+        lasted: How many evaluations in a row have lasted to the end of their step.
         announced: What the program itself says it does, and since when; the hooks of that name then say nothing.
     """
 
@@ -117,6 +120,7 @@ class InsideSteps:
         self.announced: tuple[str, int] | None = None
         self._collecting = 0
         self._freezing = False
+        self.lasted = 0
 
     def install(self) -> None:
         """Put the hooks into what is imported, and into the rest when it is."""
@@ -138,6 +142,14 @@ class InsideSteps:
         self._hooks.remove()
         if self._collected in gc.callbacks:
             gc.callbacks.remove(self._collected)
+
+    def step_ended(self, end_ns: int) -> None:
+        """Note the end of a step: the program trains, in evaluation mode if that has not ended."""
+        if self.evaluating:
+            self.lasted += 1
+        elif self.lasted < _LASTS:
+            self.lasted = 0
+        self.training_goes_on(end_ns)
 
     def training_goes_on(self, end_ns: int) -> None:
         """End the evaluation and what is announced, if any: the program trains, perhaps without having said so."""
@@ -216,9 +228,11 @@ class InsideSteps:
             on = trains and all(mode) and all(named.values())
             if self.announced is not None or self._freezing:
                 return original(module, *mode, **named)
-            if on and self.evaluating:
-                self.training_goes_on(perf_counter_ns())
-            elif not on and not self.evaluating:
+            if on:
+                self.lasted = 0
+                if self.evaluating:
+                    self.training_goes_on(perf_counter_ns())
+            elif not self.evaluating and self.lasted < _LASTS:
                 if _is_frozen(module):
                     return self._freeze(original, module, *mode, **named)
                 self.evaluating = perf_counter_ns()

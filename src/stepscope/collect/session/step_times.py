@@ -190,8 +190,8 @@ class StepTimes:
         self.count += 1
         if self.count == 1:
             self._inside.first_step()
-        if self._inside.evaluating or self._inside.announced is not None:
-            self._inside.training_goes_on(end_ns)
+        if self._inside.evaluating or self._inside.lasted or self._inside.announced is not None:
+            self._inside.step_ended(end_ns)
         if self._thread is None and self.settings is not None:
             self._start(self.settings.options)
         return number, last[0], end_ns
