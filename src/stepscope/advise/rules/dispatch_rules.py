@@ -320,9 +320,9 @@ def _loops(observed: Observed) -> Iterator[Claim]:
     weights, total = steps * parameters or sum(learned[shape] for shape in called), sum(called.values())
     if not weights or total < _REPEATS * weights or total < _REPEATS * steps or _in_graphs(observed):
         return
-    # With layers that are called once beside the loop, the mean is too low.
-    often = sorted(count / max(learned[shape], steps) for shape, count in called.items())
-    repeats = total / weights if parameters else max(often[len(often) // 2], total / weights)
+    # With layers that are called once beside the loop, the mean is too low: most calls are those of the loop.
+    often = sorted(count / max(learned[shape], steps) for shape, count in called.items() for _ in range(count))
+    repeats = max(often[len(often) // 2] if learned else 0.0, total / weights)
     if float(with_weights["time"].sum()) * steps / total > _SMALL_NS:
         return
     of_loop = _repeated(calls, repeats, steps)

@@ -49,6 +49,17 @@ def test_loops_are_told_by_how_often_a_weight_is_used(
     assert looped(batch, calls, sums, dur).causes() == causes
 
 
+def test_a_loop_is_as_long_as_its_own_weights_are_used_often() -> None:
+    # Given a layer that is called 32 times, beside three that are called once, all of them of a model that is known
+    training = looped(16, 32)
+    for width in (8, 16, 24):
+        training.call("aten::linear", 1_000, [[16, 64], [width, 64]], "forward")
+        training.call("torch::autograd::AccumulateGrad", 1000, [[width, 64]], "backward")
+    training.rank.add("metadata", key="torch.state", value='{"models": [{"trainable_parameters": 4}]}')
+    [finding] = training.findings()
+    assert "calls the same layers 32 times a step" in finding.title
+
+
 @pytest.mark.parametrize(
     ("parts", "dur", "optimizers", "causes"),
     [
