@@ -348,3 +348,14 @@ def test_what_fills_a_cache_early_in_the_run_is_not_told(until: int, causes: lis
         if row["ts"] >= ORIGIN + until * STEP:
             row |= {"stack": 1001, "state": MODEL[1]}
     assert training.causes() == causes
+
+
+@pytest.mark.parametrize(("framework", "gain"), [("mindspore", 4_000_000), ("torch", 7_500_000)])
+def test_a_step_still_takes_what_other_threads_compute_meanwhile(framework: str, gain: int) -> None:
+    # Given a line that takes three quarters of the step, while MindSpore computes for six of ten milliseconds
+    load = ((("/home/me/words.py", "load"), TRAIN), "python")
+    training = sampled([load, load, load, MODEL], framework)
+    if framework == "mindspore":
+        training.call("Conv2D", 5_000_000, [[64, 64]])
+    (finding,) = training.findings()
+    assert finding.gain_ns == pytest.approx(gain, rel=0.05)
