@@ -179,7 +179,7 @@ def _of_slow_machine(of_link: Frame) -> pl.Series:
     found = {rows for host in machines if (rows := _slow_only_here(sorts, host))}
     slow = np.zeros(len(of_link), np.bool_)
     if len(found) == 1:
-        slow[list(*found)] = True
+        slow[list(found.pop())] = True
     return pl.Series(slow)
 
 

@@ -191,12 +191,12 @@ def _others(observed: Observed) -> Iterator[Claim]:
     known = steps.drop_nulls("delay")
     delay = float(known["delay"].sum()) / len(known)
     whole = float(known["dur"].sum()) / len(known)
-    where, thread = "the run", "training thread"
+    during, thread = "all steps", "training thread"
     computes = _computing_thread(observed)
     if computes is not None and computes["delay"] / observed.summary.steps.total_ns > delay / whole:
         delay = computes["delay"] / observed.summary.steps.count
         whole = observed.summary.steps.total_ns / observed.summary.steps.count
-        where, thread = "the recorded steps", f"thread that computes ({computes['name']})"
+        during, thread = "the recorded steps", f"thread that computes ({computes['name']})"
     # While a thread waits, all of its cores are busy; where others can have been no half of that, its own threads were.
     if (
         delay < DISTURBED * whole
@@ -208,10 +208,10 @@ def _others(observed: Observed) -> Iterator[Claim]:
         title=f"{duration_text(delay)} of {duration_text(whole)} the training waits for a core that others have",
         gain_ns=round(delay), gain_low_ns=round(0.8 * delay), gain_high_ns=round(delay),
         step_ns=round(whole),
-        basis=f"the run-queue delay of the {thread} over {where.replace('the run', 'all steps')}",
+        basis=f"the run-queue delay of the {thread} over {during}",
         confidence=Confidence.MEASURED,
         evidence=(
-            Evidence(text=f"the {thread} could run and had no core for {percent_text(delay / whole)} of {where}",
+            Evidence(text=f"the {thread} could run and had no core for {percent_text(delay / whole)} of {during}",
                      value=delay, unit="ns", result="step_times"),
             Evidence(text=f"other processes used {others:.1f} cores", value=others),
         ),

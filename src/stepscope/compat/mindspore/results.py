@@ -29,7 +29,8 @@ class Request:
         step_list: Recorded steps to keep; the first is 1. None keeps all.
         wait: Return only when the results are complete.
         show: Print the summary on standard error.
-        deliverables: Directory for the window in MindSpore's own layout, too; None without it.
+        deliverables: Directory for the window in MindSpore's own layout, too, if the results are waited for; None
+            without it.
     """
 
     formats: str
@@ -92,7 +93,7 @@ def write(recorded: RecordedWindow, request: Request) -> None:
         else:
             process = background.start_analysis(rank, *_arguments(rank, request))
             threading.Thread(target=process.wait, name="stepscope-analysis", daemon=True).start()
-        if request.deliverables is not None:
+        if request.deliverables is not None and request.wait:
             kinds = "text,db" if "db" in request.formats.split(",") else "text"
             background.run_export(rank, "--layout", "ascend", "--type", kinds, "--output", str(request.deliverables))
     except (OSError, RuntimeError, StepscopeError) as error:  # RuntimeError: no threads at the interpreter's end
