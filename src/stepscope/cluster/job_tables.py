@@ -129,6 +129,17 @@ _ALL = (
         ),
     ),
     Table(
+        "functions",
+        "a function of the program's own Python code on a rank; those that take most time",
+        (
+            _RANK,
+            must("thread", "category", "training, or workers: all that load data for the rank, together."),
+            must("function", "text", "Its name, its file, and the line that takes most of it: `audit (train.py:10)`."),
+            must("total", "int64", "Time in it and what it calls, a step.", "ns"),
+            may("looks", "int64", "In how many looks at the thread it was seen; null where each call was recorded."),
+        ),
+    ),
+    Table(
         "events",
         "something other than training on a rank: garbage collection, checkpoint, evaluation, compile, …",
         (
@@ -188,5 +199,6 @@ class JobTables:
     collectives: Frame = field(default_factory=lambda: empty("collectives"))
     groups: Frame = field(default_factory=lambda: empty("groups"))
     operators: Frame = field(default_factory=lambda: empty("operators"))
+    functions: Frame = field(default_factory=lambda: empty("functions"))
     events: Frame = field(default_factory=lambda: empty("events"))
     losses: Frame = field(default_factory=lambda: empty("losses"))

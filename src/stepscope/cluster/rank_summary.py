@@ -28,7 +28,7 @@ LIMIT, _LEFT_FREE = 100_000, 16_000
 #: What stands for null among integers.
 NULL = np.iinfo(np.int64).min
 #: Tables whose rows are kept as columns; the others have few rows.
-_IN_COLUMNS = ("steps", "collectives", "operators", "events")
+_IN_COLUMNS = ("steps", "collectives", "operators", "functions", "events")
 #: Columns near another one of their table, of which the difference is kept.
 _NEAR = {"launch": "ts", "exposed": "dur", "computing": "dur", "cpu": "dur"}
 _TEXTS = ("text", "category")
@@ -131,7 +131,7 @@ def _ends(summary: RankSummary) -> Integers:
 
 def until(summary: RankSummary, end: int) -> RankSummary:
     """Return what a summary says of the time before ``end``, ns: the steps, collectives and events that start there."""
-    columns: dict[str, Mapping[str, ColumnValues]] = {}
+    columns = {"functions": summary.columns.get("functions", {})}
     kept: set[int] = set()
     for table in ("steps", "collectives", "events", "operators"):
         values = summary.columns.get(table, {})

@@ -62,6 +62,7 @@ def test_the_rank_that_sleeps_is_named(tmp_path: Path) -> None:
     assert (first.cause, first.ranks) == ("host-bound-rank", (SLOW,))
     assert first.added_ns is not None
     assert first.added_ns >= 0.9e6 * LATE_MS
+    assert ", in <module> (train.py:" in first.title
 
 
 def test_equal_ranks_are_not_blamed(tmp_path: Path) -> None:

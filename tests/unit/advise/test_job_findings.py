@@ -10,6 +10,7 @@ import pytest
 from stepscope.advise.finding import Finding
 from stepscope.advise.job_findings import job_findings
 from stepscope.cluster.job import Job
+from stepscope.cluster.job_tables import conform
 from tests.unit.cluster.build import data_parallel
 from tests.unit.cluster.slow.made_jobs import MS, OPERATORS, Fault, job_tables
 
@@ -81,6 +82,56 @@ def test_healthy_jobs_have_no_finding(ranks: int, device: str) -> None:
         bool(found(lambda *_: None, ranks=ranks, steps=2 + seed % 9, device=device, seed=seed)) for seed in range(8)
     )
     assert alarms == 0
+
+
+def with_rows(table: str, rows: list[dict[str, object]], fault: Fault) -> list[Finding]:
+    """Return the findings of a job of four ranks to which rows of a table are added."""
+    tables = job_tables(fault, ranks=4)
+    more = conform(table, pl.DataFrame(rows, infer_schema_length=None))
+    return job_findings(Job(replace(tables, **{table: pl.concat([getattr(tables, table), more])})))
+
+
+@pytest.mark.parametrize("part", ["idle", "data_wait"])
+def test_the_function_of_the_program_in_which_a_rank_is_late_is_named(part: str) -> None:
+    usual = [{"rank": rank, "thread": "training", "function": "train (t.py:9)", "total": 90 * MS} for rank in range(4)]
+    own = {"rank": 2, "thread": "training", "function": "audit (t.py:3)", "total": 10 * MS, "looks": 30}
+    [one] = with_rows("functions", [*usual, own], on(2, **{part: 11}))
+    assert one.title.endswith(", in audit (t.py:3)")
+    assert one.evidence[1].text == "audit (t.py:3) takes 10.0 ms a step; on its peers 0.0 ms"
+    assert part == "data_wait" or "audit (t.py:3) out of the step" in one.remedy
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        (
+            {"aten::_local_scalar_dense": (10.0, 0.0), "aten::mm": (1.0, 1.0)},
+            "its aten::_local_scalar_dense is called on no other rank",
+        ),
+        ({"aten::item": (12.0, 2.0), "aten::mm": (1.0, 1.0)}, "its aten::item takes 6.00 × as long as its peers'"),
+        ({"aten::mm": (18.0, 9.0), "aten::add": (4.0, 2.0)}, "each call of an operator takes 2.00 × as long"),
+        ({"aten::mm": (2.0, 1.0), "aten::add": (2.0, 1.0)}, ""),  # not enough
+    ],
+)
+def test_the_operator_for_which_a_host_takes_longer_is_named(times: dict[str, tuple[float, float]], words: str) -> None:
+    rows = [
+        {
+            "rank": rank,
+            "step": step,
+            "kind": "operator",
+            "name": name,
+            "count": 4,
+            "total": round((slow if rank == 2 else usual) * MS),
+        }
+        for rank in range(4)
+        for step in range(10)
+        for name, (slow, usual) in times.items()
+        if rank == 2 or usual
+    ]
+    [one] = with_rows("operators", rows, on(2, idle=11))
+    assert (one.cause, one.ranks) == ("host-bound-rank", (2,))
+    assert words in one.title
+    assert ("on its host" in one.evidence[1].text) is bool(words)
 
 
 def test_one_of_two_ranks_is_named() -> None:

@@ -11,7 +11,8 @@ import polars as pl
 from stepscope.advise.finding import Evidence
 from stepscope.cluster.job_tables import JobTables
 from stepscope.cluster.slow.explanation import Explanation, explain
-from stepscope.cluster.slow.own_work import OwnWork
+from stepscope.cluster.slow.own_work import OwnWork, work_by_role
+from stepscope.cluster.slow.slow_functions import SlowFunction, slow_function
 
 Row: TypeAlias = dict[str, Any]
 
@@ -64,10 +65,10 @@ def diagnose(tables: JobTables, row: Row, works: list[OwnWork], lost: float | No
     parts = {name: row[f"{name}_ns"] or 0 for name in ("computing", "data_wait", "host")}
     largest = max(parts, key=lambda name: parts[name])
     if largest == "data_wait":
-        return _data_wait(row, str(framework or ""))
+        return _data_wait(tables, row, str(framework or ""))
     work = next((work for work in works if rank in work.ranks), None)
     why = explain(work.row(rank)) if work else None
-    alone = _host_bound(tables, row) if largest == "host" else _computing(tables, row, why)
+    alone = _host_bound(tables, row, work) if largest == "host" else _computing(tables, row, why)
     if largest == "computing" and alone.amount_ns < EXPLAINS * (lost or 0):
         alone = _unexplained(row, alone, lost or 0)
     disturbed = _other_process(tables, row)
@@ -89,25 +90,34 @@ def _garbage(row: Row) -> Diagnosis:
     )
 
 
-def _data_wait(row: Row, framework: str) -> Diagnosis:
-    amount = ms(row["data_wait_ns"])
+def _data_wait(tables: JobTables, row: Row, framework: str) -> Diagnosis:
+    rank, amount = int(row["rank"]), ms(row["data_wait_ns"])
     workers = _WORKERS.get(framework)
     more = f"more {workers}, " if workers else "more workers that load data, "
+    waits = f"it waits {amount} ms longer than its peers for its next batch"
+    text = f"data wait: {amount} ms a step longer than its peers"
+    evidence = [Evidence(text=text, value=float(row["data_wait_ns"]), unit="ns", rank=rank)]
+    for thread in ("training", "workers"):
+        # Workers load while the training computes: the training waits for a part of their time only.
+        least = EXPLAINS * row["data_wait_ns"]
+        if function := slow_function(tables.functions, rank, least, thread):
+            where = "" if thread == "training" else "in its loader's workers, "
+            waits += f", in {function.name}"
+            evidence.append(_in_function(rank, function, where))
+            break
     return Diagnosis(
         "data-wait-rank",
         float(row["data_wait_ns"]),
-        f"it waits {amount} ms longer than its peers for its next batch",
-        (
-            Evidence(
-                text=f"data wait: {amount} ms a step longer than its peers",
-                value=float(row["data_wait_ns"]),
-                unit="ns",
-                rank=int(row["rank"]),
-            ),
-        ),
+        waits,
+        tuple(evidence),
         f"Look at the data of this rank: its share (longer samples, a slower disk or mount), and its loader: {more}"
         "prefetching. If only its machine is affected, compare the machine's disk and network.",
     )
+
+
+def _in_function(rank: int, function: SlowFunction, where: str = "") -> Evidence:
+    text = f"{where}{function.name} takes {ms(function.total_ns)} ms a step; on its peers {ms(function.peers_ns)} ms"
+    return Evidence(text=text, value=float(function.more_ns), unit="ns", rank=rank)
 
 
 def _other_process(tables: JobTables, row: Row) -> Diagnosis | None:
@@ -140,20 +150,40 @@ def _other_process(tables: JobTables, row: Row) -> Diagnosis | None:
     )
 
 
-def _host_bound(tables: JobTables, row: Row) -> Diagnosis:
-    rank, amount = int(row["rank"]), ms(row["host_ns"])
+def _host_bound(tables: JobTables, row: Row, work: OwnWork | None) -> Diagnosis:
+    rank, amount = int(row["rank"]), float(row["host_ns"])
     device = tables.ranks.filter(pl.col("rank") == rank)["device"].first()
     where = "between its operators" if device in (None, "cpu") else "in which its device waits for its host"
-    text = f"host-bound: {amount} ms a step more than its peers {where}"
-    return Diagnosis(
-        "host-bound-rank",
-        float(row["host_ns"]),
-        f"it spends {amount} ms more than its peers {where}",
-        (Evidence(text=text, value=float(row["host_ns"]), unit="ns", rank=rank),),
-        "Look at what its host does that others do not: logging, checkpoints or checks on one rank, a slower or busy "
-        "processor, a power plan, cores of the wrong socket. Recorded with stacks (`stepscope run --stacks`, "
-        "`with_stack=True`), it names the Python code.",
-    )
+    because = f"it spends {ms(amount)} ms more than its peers {where}"
+    evidence = [
+        Evidence(
+            text=f"host-bound: {ms(amount)} ms a step more than its peers {where}", value=amount, unit="ns", rank=rank
+        )
+    ]
+    function, remedy = slow_function(tables.functions, rank, EXPLAINS * amount), _ON_HOST.format(rank=rank)
+    if function is not None:
+        because += f", in {function.name}"
+        evidence.append(_in_function(rank, function))
+        remedy = (
+            f"Take {function.name} out of the step, or do it less often; if every rank has to do it, find out why it "
+            "takes this rank longer: a slower or busy processor, a slower disk or mount, more data."
+        )
+    elif work is not None and (operator := _on_host(tables, rank, work, amount)) is not None:
+        because += f", {operator.text}"
+        evidence.append(operator)
+    return Diagnosis("host-bound-rank", amount, because, tuple(evidence), remedy)
+
+
+def _on_host(tables: JobTables, rank: int, work: OwnWork, amount: float) -> Evidence | None:
+    """Return which operator takes the host of a rank longer, or that all of them do; None if they explain nothing."""
+    (on_host, *_) = work_by_role(tables, dict.fromkeys(work.ranks, 0), on_host=True) or (None,)
+    why = explain(on_host.row(rank)) if on_host is not None and rank in on_host.ranks else None
+    if why is None or why.excess_ns < EXPLAINS * amount or why.what not in ("name", "all"):
+        return None
+    times = f"takes {why.ratio:.2f} × as long as its peers'" if why.ratio < 1e3 else "is called on no other rank"
+    name = f"its {_short(why.values[0])}" if why.values else "each call of an operator"
+    text = f"{name} {times} on its host: {ms(why.excess_ns)} ms more a step"
+    return Evidence(text=text, value=why.excess_ns, unit="ns", rank=rank, operator=next(iter(why.values), None))
 
 
 def _computing(tables: JobTables, row: Row, why: Explanation | None) -> Diagnosis:
@@ -224,6 +254,11 @@ def _everything(tables: JobTables, row: Row, why: Explanation) -> Diagnosis:
     )
 
 
+_ON_HOST = (
+    "Look at what its host does that others do not: logging, checkpoints or checks on one rank, a slower or busy "
+    "processor, a power plan, cores of the wrong socket. `stepscope report RUN --rank {rank} --findings` says what its "
+    "own steps lose; `stepscope view RUN` shows them beside those of a peer."
+)
 _COOL = (
     "Look at temperature, power limit and clocks of this device (`nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE`), "
     "and at who else uses it; change the device if it stays slow."

@@ -60,22 +60,28 @@ def _of_stacks(tables: Tables, rows: Rows) -> pl.Series:
     return pl.concat([lines["line"], _UNKNOWN])[np.where(number >= 0, number, len(lines))]
 
 
-def _functions_around(tables: Tables, rows: Rows) -> pl.Series:
-    """Return the innermost own Python function around each row of ``spans``."""
+def own_functions(tables: Tables) -> dict[int, str]:
+    """Return the program's own Python functions among the spans, as ``file:line function``, by the number of the name.
+
+    The line is the first of the function.
+    """
     names = columns_of(tables, "spans", "name")["name"]
-    codes = names.to_physical().to_numpy()
     python = np.flatnonzero(of_kinds(span_kinds(tables), "python"))
-    distinct = np.unique(codes[python], return_index=True)
+    distinct = np.unique(names.to_physical().to_numpy()[python], return_index=True)
     texts = names.gather(python[distinct[1]]).cast(pl.String).to_list()
     parsed = [_FUNCTION.fullmatch(text) for text in texts]
     files = pl.DataFrame({"file": [one["file"] if one else None for one in parsed]}, schema={"file": pl.String})
     own = files.select(own_code(tables).fill_null(value=False)).to_series().to_list()
-    shown = {
+    return {
         int(code): f"{one['file']}:{one['line']} {one['function']}"
         for code, one, mine in zip(distinct[0], parsed, own, strict=True)
         if one and mine and not _FRAMEWORK.search(one["file"])
     }
-    chosen = np.zeros(len(codes), np.bool_)
-    chosen[python] = np.isin(codes[python], list(shown))
+
+
+def _functions_around(tables: Tables, rows: Rows) -> pl.Series:
+    """Return the innermost own Python function around each row of ``spans``."""
+    shown, codes = own_functions(tables), columns_of(tables, "spans", "name")["name"].to_physical().to_numpy()
+    chosen = of_kinds(span_kinds(tables), "python") & np.isin(codes, list(shown))
     found = nearest_around(tables, rows, chosen)
     return pl.Series("line", [shown[int(codes[row])] if row >= 0 else None for row in found], dtype=pl.String)

@@ -21,6 +21,7 @@ from stepscope.analyse.step.step_trace_time import Split, split
 from stepscope.cluster.rank_summary import NULL, ColumnValues, Integers, RankSummary, Texts
 from stepscope.cluster.reduction.message_batches import kernels_of_messages
 from stepscope.cluster.reduction.operator_totals import LONGEST, OperatorTotals, coded
+from stepscope.cluster.reduction.python_functions import python_functions
 from stepscope.read.assemble.assemble import settled
 from stepscope.read.common.dense import or_null
 from stepscope.trace.manifest import Manifest
@@ -76,6 +77,7 @@ def reduce(tables: Tables, manifest: Manifest, *, directory: str = "") -> RankSu
         "steps": _steps(tables, parts, marks, recorded=not imported),
         "collectives": _collectives(tables, parts, of_group),
         "operators": usual.columns(),
+        "functions": python_functions(tables, parts.windows),
         "events": _events(tables),
     }
     losses = columns_of(tables, "losses", "what", "count", "severity").rows()

@@ -144,20 +144,24 @@ class OwnWork:
         return factors
 
 
-def work_by_role(tables: JobTables, role_of: dict[int, int], *, usual: bool = True) -> list[OwnWork]:
+def work_by_role(
+    tables: JobTables, role_of: dict[int, int], *, usual: bool = True, on_host: bool = False
+) -> list[OwnWork]:
     """Return the work of the ranks of each role; a rank with kernels is compared by them, else by its operators.
 
     A work takes as long as its calls a step, times what a call takes in the median of the steps: that holds if a step
     has a hiccup, and if the device's work of one step is counted in another. Of hosts that wait for cores, it is what a
     call takes in the quietest steps. What is not ``usual``, but recurs in some steps, is in the mean of all.
+    The work ``on_host`` is the self time of the operators, of ranks with kernels, too.
     """
     rows = tables.operators.filter(
         pl.col("step").is_not_null()
         & (pl.col("phase") != "communication").fill_null(value=True)
         & ~pl.col("name").str.contains(_WAITS)
     )
-    with_kernels = set(rows.filter(pl.col("kind") == "kernel")["rank"])
-    rows = rows.filter((pl.col("kind") == "kernel") | ~pl.col("rank").is_in(with_kernels))
+    of_device = pl.col("kind") == "kernel"
+    with_kernels = set(rows.filter(of_device)["rank"])
+    rows = rows.filter(~of_device if on_host else of_device | ~pl.col("rank").is_in(with_kernels))
     steps = tables.steps.group_by("rank").agg(pl.col("step").n_unique().cast(pl.Float64).alias("steps"))
     quantile = _usual_step(tables)
     one_call, calls = pl.col("total") / pl.col("count"), pl.col("count").sum() / pl.col("steps").first()
