@@ -130,12 +130,13 @@ _ALL = (
     ),
     Table(
         "functions",
-        "a function of the program's own Python code on a rank; those that take most time",
+        "a function of the program's own Python code on a rank, or a line of one; those that take most time",
         (
             _RANK,
             must("thread", "category", "training, or workers: all that load data for the rank, together."),
             must("function", "text", "Its name, its file, and the line that takes most of it: `audit (train.py:10)`."),
-            must("total", "int64", "Time in it and what it calls, a step.", "ns"),
+            must("whole", "bool", "True: the function; false: that line of it."),
+            must("total", "int64", "Time in it and in what it calls, a step.", "ns"),
             may("looks", "int64", "In how many looks at the thread it was seen; null where each call was recorded."),
         ),
     ),

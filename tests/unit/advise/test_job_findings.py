@@ -93,8 +93,11 @@ def with_rows(table: str, rows: list[dict[str, object]], fault: Fault) -> list[F
 
 @pytest.mark.parametrize("part", ["idle", "data_wait"])
 def test_the_function_of_the_program_in_which_a_rank_is_late_is_named(part: str) -> None:
-    usual = [{"rank": rank, "thread": "training", "function": "train (t.py:9)", "total": 90 * MS} for rank in range(4)]
-    own = {"rank": 2, "thread": "training", "function": "audit (t.py:3)", "total": 10 * MS, "looks": 30}
+    usual = [
+        {"rank": rank, "thread": "training", "function": "train (t.py:9)", "whole": True, "total": 90 * MS}
+        for rank in range(4)
+    ]
+    own = {"rank": 2, "thread": "training", "function": "audit (t.py:3)", "whole": True, "total": 10 * MS, "looks": 30}
     [one] = with_rows("functions", [*usual, own], on(2, **{part: 11}))
     assert one.title.endswith(", in audit (t.py:3)")
     assert one.evidence[1].text == "audit (t.py:3) takes 10.0 ms a step; on its peers 0.0 ms"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -16,35 +15,42 @@ from stepscope.analyse.step.activity import Windows, of_kinds, span_codes, span_
 from stepscope.cluster.rank_summary import NULL, ColumnValues, Texts
 from stepscope.trace.tables import Tables, columns_of, has_rows
 
-#: A function: number of the thread, place, time a step in ns, looks, and how deep it lies, on average.
-_Function: TypeAlias = tuple[int, str, int, int, float]
 #: Whose functions are told, by their order among the sampled threads.
 _THREADS = ("training", "workers")
-#: Most functions of a thread.
-_MOST = 30
+#: Most rows of a thread.
+_MOST = 60
+
+
+class _Row(NamedTuple):
+    """A function, or what goes through one line of it: time a step in ns, looks, and how deep it lies on average."""
+
+    thread: int
+    whole: bool
+    place: str
+    total: int
+    looks: int
+    depth: float
 
 
 def python_functions(tables: Tables, steps: Windows) -> dict[str, ColumnValues]:
-    """Return the table ``functions`` of a rank, by time; of equal ones the outer stands first.
+    """Return the table ``functions`` of a rank: by thread and time, of equal ones the outer first.
 
     Files are named from the directory of the program's own ones on.
     """
     found = list(_sampled(tables) if has_rows(tables, "samples") else _called(tables, steps))
-    rows = [
-        (thread, *row)
-        for thread in range(len(_THREADS))
-        for row in sorted((row[1:] for row in found if row[0] == thread), key=lambda row: (-row[1], row[3]))[:_MOST]
-    ]
+    ordered = sorted(found, key=lambda row: (-row.total, row.depth, not row.whole, row.place))
+    rows = [row for thread in range(len(_THREADS)) for row in [one for one in ordered if one.thread == thread][:_MOST]]
     if not rows:
         return {}
-    thread, place, total, looks, _ = zip(*rows, strict=True)
-    programs = min((text.partition(" ")[0].rpartition("/")[0] for text in place), key=len)
-    names = [_shown(text, programs) for text in place]
+    programs = min((row.place.partition(" ")[0].rpartition("/")[0] for row in rows), key=len)
+    names = [_shown(row.place, programs) for row in rows]
+    texts, codes = np.unique(names, return_inverse=True)
     return {
-        "thread": Texts(np.array(thread, np.int64), _THREADS),
-        "function": Texts(np.arange(len(names)), names),
-        "total": np.array(total, np.int64),
-        "looks": np.array(looks, np.int64),
+        "thread": Texts(np.array([row.thread for row in rows]), _THREADS),
+        "function": Texts(codes, texts.tolist()),
+        "whole": np.array([row.whole for row in rows], np.int64),
+        "total": np.array([row.total for row in rows]),
+        "looks": np.array([row.looks for row in rows]),
     }
 
 
@@ -53,26 +59,25 @@ def _shown(place: str, programs: str) -> str:
     return f"{function} ({line})"
 
 
-def _sampled(tables: Tables) -> Iterator[_Function]:
-    """Yield the functions that were sampled in steps of the run."""
+def _sampled(tables: Tables) -> Iterator[_Row]:
+    """Yield the functions that were sampled in steps of the run, and their lines."""
     sampled = sampled_time(tables)
     frames = sampled.frames.filter("own").unique(["stack", "file", "function"], keep="first", maintain_order=True)
     rows = sampled.rows.filter(pl.col("order") < len(_THREADS)).join(frames, on="stack", maintain_order="left")
-    lines: dict[tuple[int, str, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    looks: dict[tuple[int, str, str], int] = defaultdict(int)
-    inner: dict[tuple[int, str, str], int] = defaultdict(int)
-    columns = ("order", "file", "function", "line", "inside", "count", "place")
-    for order, file, function, line, inside, count, place in rows.select(columns).iter_rows():
-        lines[order, file, function][line or 0] += inside
-        looks[order, file, function] += count
-        inner[order, file, function] += count * place
-    for (order, file, function), times in lines.items():
-        most, count = max(times, key=lambda line: times[line]), looks[order, file, function]
-        per_step = sum(times.values()) // max(sampled.steps, 1)
-        yield order, f"{file}:{most} {function}", per_step, count, -inner[order, file, function] / max(count, 1)
+    sums = pl.col("inside").sum(), pl.col("count").sum(), (pl.col("count") * pl.col("place")).sum().alias("depth")
+    keys = ["order", "file", "function"]
+    of_lines = rows.group_by(*keys, "line").agg(sums)
+    whole = of_lines.sort("inside", "line", descending=[True, False]).group_by(keys, maintain_order=True)
+    of_functions = whole.agg(pl.col("line").first(), pl.col("inside", "count", "depth").sum())
+    for is_whole, one in ((True, of_functions), (False, of_lines)):
+        for order, file, function, line, inside, count, depth in one.select(
+            *keys, "line", "inside", "count", "depth"
+        ).iter_rows():
+            place = f"{file}:{line or 0} {function or ''}"
+            yield _Row(order, is_whole, place, inside // max(sampled.steps, 1), count, -depth / max(count, 1))
 
 
-def _called(tables: Tables, steps: Windows) -> Iterator[_Function]:
+def _called(tables: Tables, steps: Windows) -> Iterator[_Row]:
     """Yield the functions whose calls were recorded, on the thread that spends most time in them."""
     python = of_kinds(span_kinds(tables), "python")
     own = own_functions(tables) if python.any() and steps.declared else {}
@@ -88,4 +93,5 @@ def _called(tables: Tables, steps: Windows) -> Iterator[_Function]:
     for number, calls in zip(code.tolist(), np.split(np.arange(len(rows)), first[1:]), strict=True):
         mine = calls[training[calls]]
         inside = unite(ts[mine], ts[mine] + dur[mine]).within(steps.start, steps.end)
-        yield 0, own[number], int(inside.sum()) // len(steps.start), int(NULL), float(depth[calls].mean())
+        total = int(inside.sum()) // len(steps.start)
+        yield _Row(0, whole=True, place=own[number], total=total, looks=int(NULL), depth=float(depth[calls].mean()))

@@ -34,12 +34,12 @@ class SlowFunction:
 
 
 def slow_function(functions: pl.DataFrame, rank: int, least_ns: float, thread: str = "training") -> SlowFunction | None:
-    """Return the innermost function that takes a rank longer by ``least_ns`` a step than its peers; None if none does.
+    """Return the innermost function, or line of one, that takes a rank longer than its peers; None if none does.
 
     Args:
         functions: The table ``functions`` of the job, of each rank by time.
         rank: The rank.
-        least_ns: Time a step.
+        least_ns: By how much at least, a step.
         thread: ``training`` or ``workers``.
     """
     others = functions.filter(pl.col("rank") != rank)
@@ -48,12 +48,12 @@ def slow_function(functions: pl.DataFrame, rank: int, least_ns: float, thread: s
         return None  # what it takes others is not known
     on_thread = pl.col("thread") == thread
     mine = functions.filter(on_thread & (pl.col("rank") == rank) & (pl.col("looks").fill_null(_LOOKS) >= _LOOKS))
-    of_peers: dict[str, list[int]] = defaultdict(list)
-    for function, total in others.filter(on_thread).select("function", "total").iter_rows():
-        of_peers[_function(function)].append(total)
+    of_peers: dict[tuple[str, bool], list[int]] = defaultdict(list)
+    for function, whole, total in others.filter(on_thread).select("function", "whole", "total").iter_rows():
+        of_peers[_same(function, whole=whole)].append(total)
     found = []
-    for function, total in mine.select("function", "total").iter_rows():
-        known = of_peers[_function(function)]
+    for function, whole, total in mine.select("function", "whole", "total").iter_rows():
+        known = of_peers[_same(function, whole=whole)]
         there = sorted([*known, *[0] * (peers - len(known))])
         found.append(SlowFunction(function, total, there[(len(there) - 1) // 2]))
     longer = [one for one in found if one.more_ns >= least_ns]
@@ -61,6 +61,6 @@ def slow_function(functions: pl.DataFrame, rank: int, least_ns: float, thread: s
     return next((one for one in reversed(longer) if one.more_ns >= _STANDS_FOR * most), None)
 
 
-def _function(place: str) -> str:
-    """Return function and file without the line: what takes most of a function may be another line on another rank."""
-    return place.rpartition(":")[0]
+def _same(place: str, *, whole: bool) -> tuple[str, bool]:
+    """Return what is the same on all ranks: of a whole function, the line that takes most of it may be another one."""
+    return place.rpartition(":")[0] if whole else place, whole

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from stepscope.cluster.job_tables import JobTables
 from stepscope.cluster.rank_summary import decode, encode, job_tables, until
 from stepscope.cluster.reduction.rank_reduction import reduce
@@ -11,8 +13,8 @@ from tests.unit.analyse.stacks.test_python_lines import BACKWARD, LINEAR, RECURS
 MS = 1_000_000
 
 
-def rows(job: JobTables) -> list[tuple[str, str, int, int | None]]:
-    return job.functions.select("thread", "function", "total", "looks").rows()
+def rows(job: JobTables, *, whole: bool = True) -> list[tuple[str, str, int, int | None]]:
+    return job.functions.filter(pl.col("whole") == whole).select("thread", "function", "total", "looks").rows()
 
 
 def reduced(rank: Rank) -> JobTables:
@@ -26,7 +28,13 @@ def test_sampled_functions_have_their_time_a_step_and_the_line_with_most_of_it()
     for at, frames in enumerate([TOKENIZE, TOKENIZE, TOKENIZE, LINEAR, BACKWARD, RECURSIVE]):
         sampled.add(20 * at, frames)
     sampled.add(0, WORKER, thread=7, process=200, worker=1)
-    assert rows(reduced(sampled.rank)) == [
+    job = reduced(sampled.rank)
+    assert rows(job, whole=False)[1:4] == [
+        ("training", "train (train.py:12)", 30 * MS, 3),
+        ("training", "tokenize (text.py:7)", 30 * MS, 3),
+        ("training", "train (train.py:20)", 10 * MS, 1),
+    ]
+    assert rows(job) == [
         ("training", "<module> (train.py:90)", 60 * MS, 6),
         ("training", "train (train.py:12)", 50 * MS, 5),
         ("training", "tokenize (text.py:7)", 30 * MS, 3),
@@ -59,4 +67,4 @@ def test_a_summary_that_is_cut_keeps_them() -> None:
     sampled.add(0, TOKENIZE)
     whole = reduce(sampled.rank.tables(), {"rank": 0})
     assert job_tables([until(whole, ORIGIN)]).functions.equals(job_tables([whole]).functions)
-    assert job_tables([whole]).functions.height == 3
+    assert job_tables([whole]).functions.height == 6

@@ -14,10 +14,12 @@ MAIN, TRAIN, AUDIT, READ = (
 )
 
 
-def functions(*rows: tuple[int, str, float, int | None], thread: str = "training") -> pl.DataFrame:
+def functions(*rows: tuple[int, str, float, int | None], thread: str = "training", whole: bool = True) -> pl.DataFrame:
     names = ("rank", "function", "total", "looks")
     made = [dict(zip(names, (rank, name, round(ms * MS), looks), strict=True)) for rank, name, ms, looks in rows]
-    return conform("functions", pl.DataFrame([{**row, "thread": thread} for row in made], infer_schema_length=None))
+    return conform(
+        "functions", pl.DataFrame([{**row, "thread": thread, "whole": whole} for row in made], infer_schema_length=None)
+    )
 
 
 EVERYWHERE = [(rank, name, ms, 50) for rank in range(4) for name, ms in ((MAIN, 30.0), (TRAIN, 29.0))]
@@ -62,3 +64,11 @@ def test_recorded_calls_need_no_looks_and_workers_are_asked_for_by_name() -> Non
     found = slow_function(both, 2, 4 * MS, "workers")
     assert found is not None
     assert found.name == READ
+
+
+def test_a_line_is_named_where_its_function_takes_the_peers_as_long() -> None:
+    sleeps, waits = "train (train.py:12)", "train (train.py:14)"
+    lines = functions((0, waits, 29, 50), (1, waits, 29, 50), (2, sleeps, 20, 40), (2, waits, 9, 18), whole=False)
+    found = slow_function(pl.concat([functions(*EVERYWHERE), lines]), 2, 10 * MS)
+    assert found is not None
+    assert (found.name, found.more_ns) == (sleeps, 20 * MS)
