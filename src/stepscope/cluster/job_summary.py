@@ -119,6 +119,20 @@ class JobCommunication:
 
 
 @dataclass(frozen=True)
+class JobPipeline:
+    """The stages of a pipeline: how many, what they compute in a step (ns), and the share of it that is bubbles.
+
+    Bubbles, in which a stage waits for another one, are None where they are not known.
+    """
+
+    stages: int
+    shortest_ns: int
+    longest_ns: int
+    least_bubble: float | None
+    most_bubble: float | None
+
+
+@dataclass(frozen=True)
 class JobClocks:
     """Whose clocks are aligned: how many, the largest uncertainty, and the ranks that are not, by reason."""
 
@@ -165,6 +179,7 @@ class JobSummary:
         split_ranks: Number of these ranks.
         phases: Phases of the mean step, likewise.
         communication: Communication in the mean step; None if none is recorded.
+        pipeline: Its stages; None if it has none.
         on_device: Whether ``operators`` are kernels.
         operators: Those with most time.
         clocks: Whose clocks are aligned.
@@ -187,6 +202,7 @@ class JobSummary:
     split_ranks: int
     phases: tuple[PartOverRanks, ...]
     communication: JobCommunication | None
+    pipeline: JobPipeline | None
     on_device: bool
     operators: tuple[OperatorOverRanks, ...]
     clocks: JobClocks
@@ -221,6 +237,7 @@ def job_summary(job: Job) -> JobSummary:
         split_ranks=parts["rank"].n_unique(),
         phases=_over_ranks(steps.drop_nulls(_PHASES), _PHASES),
         communication=_communication(job),
+        pipeline=_pipeline(job.pipeline),
         on_device=on_device,
         operators=operators,
         clocks=_clocks(job.clocks),
@@ -229,6 +246,13 @@ def job_summary(job: Job) -> JobSummary:
         imported=int(ranks["imported"].sum()),
         unreadable=tuple(job.tables.ranks.drop_nulls("fault").select("directory", "fault").iter_rows()),
     )
+
+
+def _pipeline(stages: Frame) -> JobPipeline | None:
+    if stages.is_empty():
+        return None
+    work, bubble = stages["work_ns"], stages["bubble"]
+    return JobPipeline(len(stages), work.min(), work.max(), bubble.min(), bubble.max())  # type: ignore[arg-type]
 
 
 def _unlike(ranks: Frame, steps: Frame) -> tuple[UnlikeSteps, ...]:

@@ -16,6 +16,7 @@ from stepscope.advise.job_findings import job_verdict
 from stepscope.analyse.quantities import count_text, number_text, percent_text
 from stepscope.cluster.job_summary import (
     JobCommunication,
+    JobPipeline,
     JobSummary,
     OperatorOverRanks,
     OverRanks,
@@ -266,6 +267,8 @@ class JobScreen(ConsolePage):
             yield "not typical", Text(self.unlike(), style=WARNING)
         if self.summary.communication is not None:
             yield "collectives", Text(self.communication(self.summary.communication))
+        if self.summary.pipeline is not None:
+            yield "pipeline", Text(self.pipeline(self.summary.pipeline))
         yield "clocks", self.clocks()
         yield "lost", self.losses()
 
@@ -286,6 +289,14 @@ class JobScreen(ConsolePage):
         if found.wait_ns is not None and found.transit_ns is not None:
             facts.append(f"{self.time(found.wait_ns)} waiting for others, {self.time(found.transit_ns)} moving data")
         return "; ".join(facts)
+
+    def pipeline(self, found: JobPipeline) -> str:
+        """Return what the stages compute, and how long they wait for each other."""
+        said = f"{found.stages} stages, each computes {self.between(found.shortest_ns, found.longest_ns)} a step"
+        if found.least_bubble is None or found.most_bubble is None:
+            return said
+        ends = dict.fromkeys(map(percent_text, (found.least_bubble, found.most_bubble)))
+        return f"{said}; bubbles, in which it waits for another stage: {' to '.join(ends)} of the step"
 
     def clocks(self) -> Text:
         """Return whose clocks are aligned."""

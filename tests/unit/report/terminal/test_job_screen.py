@@ -17,6 +17,7 @@ from stepscope.analyse.step.summary import StepPart
 from stepscope.cluster.job_summary import (
     JobClocks,
     JobCommunication,
+    JobPipeline,
     JobSummary,
     LossOverRanks,
     OperatorOverRanks,
@@ -69,6 +70,7 @@ def summary(count: int = 64, *, slow: int | None = None) -> JobSummary:
         split_ranks=count,
         phases=tuple(parts[:3]),
         communication=JobCommunication(25.0 * MS, 10.0 * MS, 21.0 * MS, 9.0 * MS, 12.0),
+        pipeline=None,
         on_device=True,
         operators=tuple(
             OperatorOverRanks(f"gemm_{number}", 4.0, 9.0 * MS, 8.0 * MS, 11.0 * MS, 3, 0.2) for number in range(5)
@@ -101,6 +103,20 @@ MISSING = Finding(
     evidence=(Evidence(text="no directory says that it is rank 64"),),
     remedy="Copy its files.",
 )
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "words"),
+    [
+        (0.18, 0.224, "bubbles, in which it waits for another stage: 18 % to 22 % of the step"),
+        (0.2, 0.2, "waits for another stage: 20 % of the step"),
+        (None, None, "4 stages, each computes 70.0–75.0 ms a step"),
+    ],
+)
+def test_a_pipeline_is_told_with_its_bubbles(least: float | None, most: float | None, words: str) -> None:
+    text = " ".join(shown(replace(summary(), pipeline=JobPipeline(4, 70 * MS, 75 * MS, least, most))).split())
+    assert words in text
+    assert ("bubbles" in text) is (least is not None)
 
 
 def shown(found: JobSummary, findings: tuple[Finding, ...] = (), width: int = 80, **console: object) -> str:
