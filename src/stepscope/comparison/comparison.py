@@ -73,6 +73,7 @@ class Comparison(NotebookDisplay, msgspec.Struct, frozen=True, kw_only=True):
         a: The first side, before a change.
         b: The second side.
         design: ``single runs``, ``runs`` or ``turns``.
+        rank: The rank of a job that is compared; None of runs that are no jobs, and of live programs.
         step: How the step changed; None if no step of a known duration was timed.
         mean: How its mean changed; it also sees what makes one step in ten longer.
         step_ns: Time of a recorded step of A, of which ``parts`` are parts; None without recordings.
@@ -92,6 +93,7 @@ class Comparison(NotebookDisplay, msgspec.Struct, frozen=True, kw_only=True):
     a: Side
     b: Side
     design: str
+    rank: int | None = None
     step: StepChange | None = None
     mean: StepChange | None = None
     step_ns: float | None = None
@@ -129,6 +131,7 @@ class Comparison(NotebookDisplay, msgspec.Struct, frozen=True, kw_only=True):
             "schema": SCHEMA,
             **{side: msgspec.to_builtins(getattr(self, side)) for side in ("a", "b")},
             "design": self.design,
+            "rank": self.rank,
             "looks": self.looks,
             "verdict": self.verdict,
             "level": msgspec.to_builtins(self.step),
@@ -217,6 +220,7 @@ def compare(a: SideGiven, b: SideGiven, *, rank: int | None = None) -> Compariso
         a=Side(name=_name(a, seen[0]), runs=[one.path for one in seen[0]], environment=facts[0]),
         b=Side(name=_name(b, seen[1]), runs=[one.path for one in seen[1]], environment=facts[1]),
         design=RUNS if several else SINGLE,
+        rank=number if any(len(run.ranks) > 1 for side in runs for run in side) else None,
         step=step,
         mean=mean,
         step_ns=float(np.mean([one.parts.step_ns for one in seen[0]])),

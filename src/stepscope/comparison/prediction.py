@@ -55,9 +55,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gains_of(run: Run) -> list[PredictedGain] | None:
-    """Return the findings of a run; None where they are unknown: of a job, or of data that cannot be judged."""
-    if len(run.ranks) > 1:
-        return None
+    """Return the findings of a run, or of a job; None of data that cannot be judged."""
     try:
         return [msgspec.convert(finding, PredictedGain, from_attributes=True) for finding in run.findings]
     except StepscopeError:

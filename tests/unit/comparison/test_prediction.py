@@ -21,6 +21,8 @@ from stepscope.comparison.prediction import (
 )
 from stepscope.comparison.verdict import StepChange
 from stepscope.comparison.wording import promise
+from tests.simulator.random_faults import random_job
+from tests.simulator.shapes import random_shape
 
 GAIN = PredictedGain("data-loader-slow", "18 ms wait", 8.2e6, 7.6e6, 8.8e6)
 
@@ -86,6 +88,17 @@ def test_findings_are_those_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr("stepscope.run.Run.findings", [finding])
     assert gains_of(run) == [PredictedGain("data-loader-slow", "18 ms wait", 8, 7, 9)]
+
+
+@pytest.mark.parametrize(("fault", "cause"), [("operator", "slow-rank"), ("loader", "data-wait-rank")])
+def test_the_finding_of_a_job_is_measured_on_the_rank_that_is_compared(fault: str, cause: str, tmp_path: Path) -> None:
+    shape = random_shape(3, 8, "ddp")
+    for level in ("easy", "healthy"):
+        random_job(shape, level, fault if level == "easy" else "").write(tmp_path / level)
+    found = stepscope.compare(tmp_path / "easy", tmp_path / "healthy")
+    assert found.rank == 0
+    assert found.prediction is not None
+    assert (found.prediction.causes, found.prediction.verdict) == ([cause], AS_PREDICTED)
 
 
 def test_turns_measure_what_one_run_a_side_cannot() -> None:

@@ -56,9 +56,11 @@ class ComparisonScreen:
             yield page.labelled(facts)
 
     def where(self) -> Iterator[str]:
-        """Yield framework and device."""
+        """Yield framework, device, and the rank of a job that is compared."""
         about = self.found.a.environment
         yield from filter(None, (about.get("framework", ""), about.get("device", "")))
+        if self.found.rank is not None:
+            yield f"rank {self.found.rank} of {about.get('ranks', '?')}"
 
     def sides(self) -> list[Text]:
         """Return the names of the sides, and how they were compared."""
