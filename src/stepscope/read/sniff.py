@@ -71,6 +71,8 @@ _DUMP = re.compile(rb'\s*\[\s*\{\s*"pid"\s*:\s*\d+\s*,\s*"thread_id"\s*:')
 _OF_TENSORBOARD = re.compile(r"(?P<worker>(?P<host>.+?)(?:_(?P<process>\d+))?)\.\d{10,20}\.pt\.trace\.json(?:\.gz)?")
 #: ``export_chrome_tracing`` and ``export_protobuf`` of Paddle.
 _OF_PADDLE = re.compile(r"(?P<worker>host_(?P<host>.+)pid_\d+)_time_.*")
+#: A process that takes the place of another begins to record later than that by more than this.
+_RESTART_NS = 5 * 10**9
 _RANK_DIRECTORY = re.compile(r"rank[-_]?(\d{1,6})", re.IGNORECASE)
 _FIRST_TIME = re.compile(rb'"ts"\s*:\s*"?(-?\d{1,18})(?:\.(\d{1,9}))?[",}\s]')
 
@@ -454,14 +456,21 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
+def _of_one_time(one: Capture, other: Capture) -> bool:
+    """Return whether two captures of a rank are of one time: of two processes, which a rank has one after the other."""
+    if one.window is None or other.window is None:
+        return False
+    two = one.worker and other.worker and one.worker != other.worker
+    return abs(one.window - other.window) <= (_RESTART_NS if two else 0)
+
+
 def _windows(group: list[Capture], rank: int, window: str, left_out: list[Capture]) -> list[Capture]:
     """Return a rank's captures with its windows in order of time, each once; what is left out is added to a list."""
-    seen: dict[int, Capture] = {}
     windows: list[Capture] = []
     others = [capture for capture in group if capture.format != "kineto"]
     for capture in sorted((c for c in group if c.format == "kineto"), key=lambda c: (c.window or 0, str(c.root))):
-        twin = None if capture.window is None else seen.setdefault(capture.window, capture)
-        if twin is None or twin is capture:
+        twin = next((earlier for earlier in windows if _of_one_time(earlier, capture)), None)
+        if twin is None:
             windows.append(capture)
         else:
             fault = f"{capture.root} is of the same rank and the same time as {twin.root}."

@@ -149,6 +149,18 @@ def test_the_same_rank_and_time_twice_is_one_window(write_trace: WriteTrace, tmp
     assert str(first) in twin.fault
 
 
+@pytest.mark.parametrize(("later", "windows"), [(1_000, 1), (4_000_000, 1), (60_000_000, 2)])
+def test_two_processes_of_a_rank_at_one_time_are_a_rank_that_is_there_twice(
+    write_trace: WriteTrace, tmp_path: Path, later: int, windows: int
+) -> None:
+    # (a job that starts again has other processes, too, but later)
+    windows_of(write_trace, "node_9", 10, distributedInfo={"rank": 4})
+    windows_of(write_trace, "node_12", 10 + later, distributedInfo={"rank": 4})
+    found = sniff.ranks([look(tmp_path)])
+    assert len(found.captures[4]) == windows
+    assert [one.root.name.partition(".")[0] for one in found.left_out] == ["node_12"][: 2 - windows]
+
+
 def test_files_of_kineto_named_one_by_one_are_windows_too(write_trace: WriteTrace, tmp_path: Path) -> None:
     windows_of(write_trace, "node_9", 10, 30)
     assert captures_of(*(look(path) for path in sorted(tmp_path.iterdir()))) == captures_of(look(tmp_path))
