@@ -313,7 +313,8 @@ def _of_kineto(path: Path, head: bytes, rest: Iterator[bytes], *, certain: bool)
     of_process = process and re.search(rb'"pid"\s*:\s*"?%b[",}\s]' % process.encode(), text[:HEAD])
     host = facts.host or (named["host"] if named and of_process else None)
     worker = named["worker"] if named else str(path)
-    return Capture("kineto", path, {"": [path]}, rank, facts.world_size, host, start or None, worker)
+    number = process if process and of_process else ""
+    return Capture("kineto", path, {"": [path]}, rank, facts.world_size, host, start or None, worker, process=number)
 
 
 def _names_ascend(blocks: Iterator[bytes]) -> bool:
@@ -460,7 +461,7 @@ def _of_one_time(one: Capture, other: Capture) -> bool:
     """Return whether two captures of a rank are of one time: of two processes, which a rank has one after the other."""
     if one.window is None or other.window is None:
         return False
-    two = one.worker and other.worker and one.worker != other.worker
+    two = one.process and other.process and one.worker != other.worker
     return abs(one.window - other.window) <= (_RESTART_NS if two else 0)
 
 

@@ -153,12 +153,15 @@ def test_the_same_rank_and_time_twice_is_one_window(write_trace: WriteTrace, tmp
 def test_two_processes_of_a_rank_at_one_time_are_a_rank_that_is_there_twice(
     write_trace: WriteTrace, tmp_path: Path, later: int, windows: int
 ) -> None:
-    # (a job that starts again has other processes, too, but later)
+    # (a job that starts again has other processes, too, but later; a program may give each window another name)
     windows_of(write_trace, "node_9", 10, distributedInfo={"rank": 4})
     windows_of(write_trace, "node_12", 10 + later, distributedInfo={"rank": 4})
     found = sniff.ranks([look(tmp_path)])
     assert len(found.captures[4]) == windows
     assert [one.root.name.partition(".")[0] for one in found.left_out] == ["node_12"][: 2 - windows]
+    for path in tmp_path.iterdir():
+        path.rename(path.with_name(path.name.replace("node_", "worker4_step_8")))
+    assert len(sniff.ranks([look(tmp_path)]).captures[4]) == 2
 
 
 def test_files_of_kineto_named_one_by_one_are_windows_too(write_trace: WriteTrace, tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ class Capture:
         window: Start of the recording, ns since the Unix epoch; None if the head of the file does not say.
         worker: What the name says of the process (``host_4711``); captures of one worker are of one rank.
         fault: Why the capture is left out, in one sentence; empty if it is read.
+        process: Number of the process, where name and content agree on it; else empty.
     """
 
     format: str
@@ -96,6 +97,7 @@ class Capture:
     window: int | None = None
     worker: str = ""
     fault: str = ""
+    process: str = ""
 
     def of(self, *sorts: str) -> list[Path]:
         """Return the files of these sorts."""
