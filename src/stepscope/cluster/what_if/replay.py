@@ -179,10 +179,13 @@ class Replay:
 
     def _behind(self) -> Ints:
         """Return for each collective the row of the one that it queued behind; −1 if there is none."""
-        keys = self.rows.with_row_index("row").with_columns(
+        keys = self.rows.with_row_index("row").with_columns(kernel=_kernel().rle_id())
+        # Messages of one kernel queue together.
+        heads = keys.unique("kernel", keep="first", maintain_order=True).with_columns(
             before=pl.col("row").cast(pl.Int64).shift().over("rank", "group"),
             since=pl.col("arrival") - pl.col("end").shift().over("rank", "group"),
         )
+        keys = keys.join(heads.select("kernel", "before", "since"), on="kernel", how="left", maintain_order="left")
         # Without a name of its group, what all ranks take part in is of one group.
         known = pl.col("group").is_not_null() | (
             pl.col("meeting").is_not_null() & ~plain_name("operation").is_in(POINT_TO_POINT)
@@ -228,8 +231,10 @@ class Replay:
         arrivals, ends = events + np.arange(count), events + count + np.arange(count)
         meeting, met = np.unique(rows["meeting"].fill_null(-1).to_numpy(), return_inverse=True)
         meets = events + 2 * count + met
+        origin = events + 2 * count + len(meeting)
         transit = rows["transit"].fill_null(float("nan")).to_numpy()
         self._joins = (rows["meeting"].is_not_null()).to_numpy() & (transit >= -_BEFORE)
+        together = self._together(origin + 1)
         joins, alone = np.flatnonzero(self._joins), np.flatnonzero(~self._joins)
         dur = (rows["end"] - rows["arrival"]).to_numpy()
         #: What each collective takes once all its ranks are there; of one that waits for nobody, its duration.
@@ -241,25 +246,27 @@ class Replay:
         arrival, end = rows["arrival"].to_numpy(), rows["end"].to_numpy()
         # Everybody who takes part arrives at the meeting, also who does not wait for it.
         there = np.flatnonzero((rows["meeting"].is_not_null() & rows["transit"].is_not_null()).to_numpy())
-        origin = events + 2 * count + len(meeting)
+        # A kernel with messages of several peers runs on when the last of them is there.
+        several = np.flatnonzero(together >= 0)
         edges = [
             (inner - 1, inner, chain.work[inner]),
             (np.full(len(start), origin), start, self._origin[chain.place[start]] + chain.work[start]),
             (of_arrival, arrivals, np.zeros(count)),
             (ends[self._queued[queued]], arrivals[queued], (arrival[queued] - end[self._queued[queued]])),
             (arrivals[there], meets[there], np.zeros(len(there))),
-            (meets[joins], ends[joins], self.transit[joins]),
+            (np.where(together >= 0, together, meets)[joins], ends[joins], self.transit[joins]),
             (arrivals[alone], ends[alone], self.transit[alone]),
             (ends[chain.row[goes_on]], goes_on, np.zeros(len(goes_on))),
+            (meets[several], together[several], np.zeros(len(several))),
         ]
         self._delays = np.concatenate([delays for _, _, delays in edges])
         places = np.cumsum([0] + [len(causes) for causes, _, _ in edges])
         #: Of each edge: the event of the rank whose work it is, the collective that it runs for, the one that arrives.
         nothing = [np.full(len(causes), -1) for causes, _, _ in edges]
         self._works = np.concatenate([inner, start, *nothing[2:]])
-        self._runs = np.concatenate([*nothing[:3], queued, nothing[4], joins, alone, nothing[7]])
+        self._runs = np.concatenate([*nothing[:3], queued, nothing[4], joins, alone, *nothing[7:]])
         self._arrives = np.concatenate([*nothing[:4], there, *nothing[5:]])
-        self._queues = slice(places[3], places[4])
+        self._queues, self._joined = slice(places[3], places[4]), places[8]
         #: Where in the delays the work of each event lies, and the transit of each collective.
         self._work_at, self._transit_at = np.empty(events, np.int64), np.empty(count, np.int64)
         self._work_at[inner], self._work_at[start] = np.arange(places[1]), np.arange(places[1], places[2])
@@ -268,12 +275,23 @@ class Replay:
         self._graph = EventGraph(
             np.concatenate([causes for causes, _, _ in edges]),
             np.concatenate([effects for _, effects, _ in edges]),
-            origin + 1,
+            int(max(origin, together.max(initial=0))) + 1,
         )
         marks = np.flatnonzero(chain.kind == _STEP)
         self._marks = marks[np.lexsort((chain.row[marks], chain.place[marks]))].reshape(
             len(self.ranks), len(self.steps)
         )
+
+    def _together(self, first: int) -> Ints:
+        """Return the event at which all are there with whom a kernel exchanges several messages; −1 for other rows.
+
+        Args:
+            first: Number of the first of these events.
+        """
+        frame = self.rows.select(kernel=_kernel().rle_id(), joins=pl.Series(self._joins))
+        several = frame["joins"] & (frame.select(pl.col("joins").sum().over("kernel"))["joins"] > 1)
+        number = np.unique(frame["kernel"].to_numpy(), return_inverse=True)[1]
+        return np.where(several.to_numpy(), first + number, -1)
 
     def step_times(self, work: Floats | None = None, transit: Floats | None = None) -> Floats:
         """Return how long each step of the job takes, ns: from the end of the step before on the last rank to its end.
@@ -313,7 +331,9 @@ class Replay:
         shown = ((works >= 0) | (runs >= 0)) & (self._delays[path] > 0)
         # Who arrived last comes on the path just before what runs once it is there; what queued waited for nobody.
         queued = (path >= self._queues.start) & (path < self._queues.stop)
-        last = np.append(-1, np.where(np.append(False, queued[:-1]), -1, self._arrives[path])[:-1])
+        arrives = self._arrives[path]
+        arrives = np.where(path >= self._joined, np.append(-1, arrives[:-1]), arrives)
+        last = np.append(-1, np.where(np.append(False, queued[:-1]), -1, arrives)[:-1])
         of_row = np.searchsorted(self.ranks.to_numpy(), self.rows["rank"].to_numpy())
         place = np.where(works >= 0, self._chain.place[works], of_row[runs])
         end = np.maximum.accumulate(times[events])
@@ -389,6 +409,11 @@ def _blocked(place: Ints, arrival: Floats, end: Floats, exposed: Floats) -> Floa
             until.append(stop)
             total.append(total[-1] + wait)
     return blocked
+
+
+def _kernel() -> pl.Expr:
+    """Return what is equal for messages of one kernel, which lie beside each other."""
+    return pl.struct("rank", "group", "arrival", "end")
 
 
 class _Union:
@@ -491,4 +516,5 @@ def _since(zero: int, rows: Frame, steps: Frame) -> tuple[Frame, Frame]:
     )
     # The last arrival is that of the last rank of these: that of a rank which is left out counts as transit.
     transit = pl.when("known").then(pl.col("end") - pl.col("arrival").max().over("meeting"))
-    return rows.with_columns(transit=transit).sort("rank", "arrival", maintain_order=True), steps
+    rows = rows.with_columns(transit=transit).sort("rank", "arrival", maintain_order=True)
+    return rows.with_columns(pl.col("transit").min().over("rank", "group", "arrival", "end")), steps
