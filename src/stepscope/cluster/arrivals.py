@@ -45,6 +45,9 @@ def arrivals(tables: JobTables, meetings: Frame, clocks: Frame) -> Frame:
     waits = pl.col("reason").is_null()
     wait = (pl.col("latest") - pl.col("arrival")).clip(0, None)
     wait = pl.when(waits).then(pl.min_horizontal(wait, pl.col("dur")))
+    # A kernel with messages of several peers waits until the last of them is there.
+    together = wait.max().over("rank", "group", "ts", "dur")
+    wait = pl.when(pl.col("plain").is_in(POINT_TO_POINT) & waits).then(together).otherwise(wait)
     late = pl.col("arrival") - pl.col("first")
     return rows.select(
         "meeting",

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.cluster.clock.message_peers import with_peers
 from stepscope.cluster.job_tables import Frame, JobTables
 
 Integers = npt.NDArray[np.int64]
@@ -46,7 +45,7 @@ def meetings(tables: JobTables) -> Frame:
         ``complete`` (whether these are all ranks of the group; null if its size is not known).
     """
     rows = tables.collectives.with_row_index("row").with_columns(plain=plain_name("operation"))
-    rows = _channels(with_peers(rows, tables.groups), tables)
+    rows = _channels(rows, tables)
     rows = rows.with_columns(_token())
     numbered = _numbered(rows.filter(pl.col("channel").is_not_null()))
     moved = numbered.filter(pl.col("channel").is_in(_doubtful(numbered).implode()))

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.cluster.clock.message_peers import with_peers
 from stepscope.cluster.job_tables import JOB_SCHEMA, JobTables, conform, empty
 from stepscope.trace.losses import CATALOGUE
 
@@ -246,6 +247,7 @@ def job_tables(summaries: Iterable[RankSummary]) -> JobTables:
     groups, numbers = _united_groups(ordered)
     losses = [(one.rank, *row) for one in ordered for row in one.losses]
     tables = {table: _below_each_other(table, ordered, numbers) for table in _IN_COLUMNS}
+    tables["collectives"] = with_peers(tables["collectives"], groups)
     return JobTables(
         ranks=conform("ranks", rows) if ordered else empty("ranks"),
         groups=groups,

@@ -10,19 +10,21 @@ Frame = pl.DataFrame
 _ALIKE = ("plain", "bytes_in", "step")
 
 
-def with_peers(rows: Frame, groups: Frame) -> Frame:
-    """Return rows of ``collectives`` with the source and destination that follow from the group of a message.
+def with_peers(collectives: Frame, groups: Frame) -> Frame:
+    """Return the table ``collectives`` with the source and destination that follow from the group of a message.
 
     In a group of two, the peer is the other rank. In a group of more, all ranks of which send one message and receive
     one in each of their kernels, of the same sizes in the same order, each rank sends to the next one of the group.
 
     Args:
-        rows: The collectives, with ``plain``, the name of the operation without dashes and case.
-        groups: The process groups.
+        collectives: The collectives of the job.
+        groups: Its process groups.
     """
-    messages = rows.filter(pl.col("plain").is_in(["send", "recv"]) & pl.col("source").is_null())
-    messages = messages.filter(pl.col("destination").is_null()).with_columns(
-        called=pl.coalesce("launch", "ts"), kernel=pl.struct("ts", "dur")
+    plain = pl.col("operation").str.strip_prefix("i")
+    silent = plain.is_in(["send", "recv"]) & pl.col("source").is_null() & pl.col("destination").is_null()
+    rows = collectives.with_row_index("row")
+    messages = rows.filter(silent).with_columns(
+        plain=plain, called=pl.coalesce("launch", "ts"), kernel=pl.struct("ts", "dur")
     )
     used = messages["group"].drop_nulls().unique()
     sized = groups.filter(pl.col("id").is_in(used.implode()) & (pl.col("ranks").list.len() > 1))
@@ -41,10 +43,10 @@ def with_peers(rows: Frame, groups: Frame) -> Frame:
                 )
             )
     if not found:
-        return rows
+        return collectives
     known = rows.join(pl.concat(found), on="row", how="left", maintain_order="left")
     peers = (pl.coalesce(name, told).alias(name) for name, told in (("source", "of"), ("destination", "to")))
-    return known.with_columns(peers).drop("of", "to")
+    return known.with_columns(peers).drop("of", "to", "row")
 
 
 def _is_ring(messages: Frame, ranks: list[int]) -> bool:
