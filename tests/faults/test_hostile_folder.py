@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import pickle
 import shutil
@@ -12,7 +13,7 @@ import pytest
 
 import stepscope
 from stepscope.cli.main import main
-from tests.frameworks.torch.programs import environment, python
+from tests.frameworks.torch.programs import LOOP, environment, manifest, python, runs
 from tests.samples import DATA
 
 TRACE = "kineto/hta/call_stack/backward_thread.json"
@@ -53,6 +54,18 @@ def test_nothing_in_a_folder_of_traces_is_executed(tmp_path: Path, shared_data: 
     # as it would have, had one of them been executed
     pickle.loads((folder / "trace.pkl").read_bytes()).close()
     assert executed.exists()
+
+
+def test_a_module_beside_the_program_with_the_name_of_a_library_is_not_executed(tmp_path: Path) -> None:
+    # Given a module of the program's own that it does not import, named as the library that counts for the host
+    (tmp_path / "psutil.py").write_text("import sys\nprint('executed')\nsys.exit(7)\n")
+    (tmp_path / "train.py").write_text(LOOP)
+    done = python(
+        "-m", "stepscope", "run", "--output", tmp_path / "runs", tmp_path / "train.py", "12", env=environment()
+    )
+    assert (done.returncode, done.stdout) == (0, "trained 12\n"), done.stderr
+    said = manifest(runs(tmp_path / "runs")[0])["collectors"]["host"]
+    assert "psutil is a module of the program's" in json.dumps(said)
 
 
 def test_what_reads_and_analyses_executes_no_data() -> None:

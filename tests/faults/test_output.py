@@ -223,6 +223,29 @@ def test_a_directory_that_vanishes_while_recording(tmp_path: Path, caplog: pytes
     assert not profile.recorded[0].wait(10) or not (tmp_path / "runs").exists()
 
 
+#: What happens to the output before the first window opens, in the program itself.
+LOST = {
+    "a file takes its place": "import shutil; shutil.rmtree(output); open(output, 'w').write('mine')",
+    "the program may write nothing any more": "os.setgid(65534); os.setuid(65534)",
+}
+
+
+@pytest.mark.parametrize("how", LOST)
+def test_an_output_that_is_lost_before_the_window_opens(how: str, tmp_path: Path, script: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become somebody else")
+    # Given a program that trains on while the run directory, which has the times of its steps, is lost
+    loop = "for number in range(30):\n    if number == 2:\n        output = sys.argv[1]\n        {}\n    step()\n"
+    script.write_text(f"{TRAINING}{loop.format(LOST[how])}print(step().item())\n")
+    done = forked_run(tmp_path / "runs", script, str(tmp_path / "runs"))
+    # Then the training ends as it does without a recording, which is said not to be there
+    alone = python(script, str(tmp_path / "other"), cwd=tmp_path, env=environment()) if "file" not in how else None
+    assert done.returncode == 0, done.stderr
+    assert alone is None or done.stdout == alone.stdout
+    assert "Cannot write to the output directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_window_that_cannot_be_opened_later_is_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from tests.frameworks.torch.programs import (
     recorded_spans,
     recorded_steps,
     runs,
+    script,
 )
 from tests.unit.collect.reading import read_journal
 
@@ -148,6 +149,34 @@ def test_a_thread_that_outlives_the_window_is_no_trouble(tmp_path: Path) -> None
     for run in runs(tmp_path):
         assert manifest(run)["status"] == "complete"
         assert names(recorded_spans(run), "cpu_op")["aten::mm"] == 1
+
+
+THREADS = (
+    TRAINING
+    + """
+import threading
+def train():
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(40):
+        optimizer.zero_grad()
+        model(torch.randn(256, 8)).square().mean().backward()
+        optimizer.step()
+threads = [threading.Thread(target=train) for _ in range(3)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print("trained")
+"""
+)
+
+
+def test_threads_that_train_are_no_profile_of_the_programs(tmp_path: Path) -> None:
+    # Given threads whose steps ask for the window at the same moment
+    path = script(tmp_path, THREADS)
+    for number in range(3):
+        done = forked_run(tmp_path / str(number), path)
+        assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+        assert "profiles itself" not in done.stderr
 
 
 def test_many_threads_may_step(tmp_path: Path) -> None:

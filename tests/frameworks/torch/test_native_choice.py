@@ -53,13 +53,19 @@ def test_by_kineto_where_the_recorder_knows_no_groups(monkeypatch: pytest.Monkey
     assert choice.reason_for_kineto(Options()) == "it does not serve collectives"
 
 
-def test_by_kineto_where_python_calls_go_to_somebody_else(tmp_path: Path) -> None:
-    sys.setprofile(lambda *_: None)
+@pytest.mark.parametrize(("collector", "recorder"), [("auto", "native"), ("kineto", "kineto")])
+def test_a_profile_function_of_the_programs_stays_and_stacks_are_left_out(
+    collector: str, recorder: str, tmp_path: Path
+) -> None:
+    own = lambda *_: None  # noqa: E731 - compared by identity
+    sys.setprofile(own)
     try:
-        reason = choice.reason_for_kineto(Options(with_stack=True))
+        state = served(tmp_path, collector=collector, with_stack=True)
+        assert sys.getprofile() is own
     finally:
         sys.setprofile(None)
-    assert reason == "it does not serve stacks"
+    assert state["recorder"] == recorder
+    assert "profile function of its own" in str(state)
 
 
 def test_by_kineto_where_it_is_asked_for(tmp_path: Path) -> None:

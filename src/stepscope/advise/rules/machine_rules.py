@@ -28,6 +28,8 @@ _IDLE = 0.5
 _REACHED = (0.5, 0.8, 1.0)
 #: Part of the busy cores that other processes have at least where the training waits for them.
 _HALF = 0.5
+#: What the names of threads that record begin with.
+_OURS = "stepscope-"
 #: A thread that has this many times as much to do as the training thread computes for it.
 _BUSIER = 2.0
 #: Parts of the time of distributed operators that goes into waiting for threads without a core.
@@ -171,13 +173,18 @@ def _computing_thread(observed: Observed) -> dict[str, Any] | None:
     JAX computes on threads of XLA. None where the training thread itself has most to do, or it is not known.
     """
     threads = observed.facts.get("threads")
-    known = [one for one in threads if "cpu" in one] if isinstance(threads, list) else []
+    listed = [one for one in threads if "cpu" in one] if isinstance(threads, list) else []
+    main = observed.manifest.get("process")
+    known = [one for one in listed if one.get("thread") != main and not str(one.get("name")).startswith(_OURS)]
     recorded = observed.run_steps.filter("recorded").drop_nulls(["cpu", "delay"])
     busiest = max(known, key=lambda one: one["cpu"] + one["delay"], default=None)
     if busiest is None or not len(recorded) or not observed.summary.steps.count:
         return None
-    own = float((recorded["cpu"] + recorded["delay"]).sum())
-    return busiest if busiest["cpu"] + busiest["delay"] > _BUSIER * own else None
+    own, busy = float((recorded["cpu"] + recorded["delay"]).sum()), busiest["cpu"] + busiest["delay"]
+    if busy <= _BUSIER * own:
+        return None
+    # The window is longer than its steps: no more of it than fits lies in these.
+    return {**busiest, "delay": busiest["delay"] * min(1.0, observed.summary.steps.total_ns / busy)}
 
 
 def _others(observed: Observed) -> Iterator[Claim]:

@@ -23,6 +23,10 @@ _RATE = "bytes/s"
 _SELDOM = 10
 
 
+#: A file of the library psutil, which tells it from another module of that name.
+_OF_PSUTIL = "_common.py"
+
+
 class HostCollector:
     """Samples CPU and memory ``Options.counters_hz`` times a second, the other counters at every tenth sample.
 
@@ -47,7 +51,15 @@ class HostCollector:
 
     def available(self) -> str | None:
         """Return why nothing can be sampled here, or None."""
-        return None if find_spec("psutil") else "psutil is not installed: pip install psutil."
+        loaded = sys.modules.get("psutil")
+        spec = find_spec("psutil") if loaded is None else loaded.__spec__
+        if spec is None:
+            return "psutil is not installed: pip install psutil."
+        # A file of that name beside the program is the program's: it is not to be run.
+        parts = spec.submodule_search_locations or [""]
+        return (
+            None if (Path(parts[0]) / _OF_PSUTIL).exists() else f"psutil is a module of the program's: {spec.origin}."
+        )
 
     def prepare(self, context: Context) -> None:
         """Find the counters of this machine; the first reading is also the base of counters that are differences."""

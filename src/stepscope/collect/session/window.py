@@ -262,7 +262,7 @@ class Window:
         self._status = status
         self._notes.update(notes)
         self._cost["stop_ns"] = time.perf_counter_ns() - begin
-        self._reserve.unlink(missing_ok=True)
+        self._give_room_back()
         self.write_manifest()
 
     def discard(self) -> None:
@@ -283,8 +283,12 @@ class Window:
         self._prepared = False
         self._status = status
         self._notes.update(notes)
-        self._reserve.unlink(missing_ok=True)
+        self._give_room_back()
         self.write_manifest()
+
+    def _give_room_back(self) -> None:
+        with suppress(OSError):  # the directory is gone, or another one by now
+            self._reserve.unlink(missing_ok=True)
 
     def _end_unused(self) -> None:
         if self._prepared:

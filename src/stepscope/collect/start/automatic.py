@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -128,6 +129,7 @@ class Automatic:
         self._trains = trains
         self._late = late
         self._session: Session | None = None
+        self._beginning = threading.Lock()
         self._times: StepTimes | None = None
         self._takes = Takes(selection.active, selection.typical)
         self._seen = StepsSeen()
@@ -246,17 +248,19 @@ class Automatic:
     def _boundary(self, stepped: Stepped) -> None:
         if stepped.late and self._times is not None and stepped.at_ns <= self._times.last_end:
             return  # it lies within a step that was reported before it
-        if self._session is not None:
+        session = self._session
+        if session is not None:
             # The hook's time is exact. A window that is about to open begins its first step when it opens.
-            recording = self._session.recording
+            recording = session.recording
             whole = self._selection.whole
             again = not whole and self._takes.step(stepped.at_ns or perf_counter_ns(), recorded=recording)
-            self._session.boundary(self._seen.source, stepped.at_ns if recording else 0)
+            session.boundary(self._seen.source, stepped.at_ns if recording else 0)
             again = again and find_job_rank().world_size == 1  # ranks could not agree to record again
             if again:
-                self._session.end()
-                self._begin(self._session.number)
-            if again or self._session.recording != recording:
+                self._session = None
+                session.end()
+                self._begin(session.number)
+            if again or session.recording != recording:
                 self._takes.restart_step(perf_counter_ns())
             return
         number = self._seen.finder.number
@@ -284,6 +288,17 @@ class Automatic:
             times.begin_step(perf_counter_ns())
 
     def _begin(self, number: int) -> None:
+        """Begin to record; of several threads that train, the first one does."""
+        if not self._beginning.acquire(blocking=False):
+            return
+        try:
+            if self._session is None and not self.gave_way:
+                self._session = self._begun(number)
+        finally:
+            self._beginning.release()
+
+    def _begun(self, number: int) -> Session | None:
+        """Return a session that has begun; None if the program runs a profile of its own."""
         made = self._times.settings if self._times is not None else None
         settings = made or self._settings(self._describe_steps)
         session = Session(
@@ -298,10 +313,10 @@ class Automatic:
         self._make_no_room()
         try:
             session.begin(number)
-        except LifecycleError:  # the program runs a profile of its own
+        except LifecycleError:
             self._yield()
-            return
-        self._session = session
+            return None
+        return session
 
     def _saved(self, window: Window) -> None:
         self.recorded = RecordedWindow(window, "later")
@@ -321,7 +336,8 @@ class Automatic:
     def _fail(self, error: Exception) -> None:
         self.problem = one_line(error)
         _LOG.warning("stepscope: steps are not recorded (%s); the program runs on.", self.problem)
-        self.end("failed", {"exception": self.problem})
+        with suppress(Exception):  # law 1: what could not be recorded may be impossible to end, too
+            self.end("failed", {"exception": self.problem})
 
     def _make_no_room(self) -> None:
         if self._ready:

@@ -24,6 +24,7 @@ from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.journal.saving import SavedFile, fork_pays, own_memory
 from stepscope.collect.options import Activity
 from stepscope.collect.protocol import Context, StepMarks
+from stepscope.collect.torch.native_calls import OWN_PROFILE_FUNCTION
 from stepscope.collect.torch.open_ranges import OpenRanges
 from stepscope.native.recorder import hushed
 
@@ -88,12 +89,15 @@ class TorchCollector:
         torch = sys.modules["torch"]
         options = context.options
         activities, missing = recordable(torch, options.activities)
-        flags = _experimental_flags(with_stack=options.with_stack, profile_memory=options.profile_memory)
+        stacks = options.with_stack and sys.getprofile() is None  # Kineto would replace the program's own function
+        if stacks != options.with_stack:
+            missing = {**missing, "stacks": OWN_PROFILE_FUNCTION}
+        flags = _experimental_flags(with_stack=stacks, profile_memory=options.profile_memory)
         self._kineto = sys.modules["torch.profiler"].profiler._KinetoProfile(
             activities=activities,
             record_shapes=options.record_shapes,
             profile_memory=options.profile_memory,
-            with_stack=options.with_stack,
+            with_stack=stacks,
             with_flops=options.with_flops,
             with_modules=options.with_modules,
             experimental_config=torch._C._profiler._ExperimentalConfig(**flags),

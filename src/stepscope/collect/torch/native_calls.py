@@ -27,11 +27,14 @@ _ENGINE_PLACES = ("session/session.py", "session/window.py", "cuda/", "torch/", 
 #: Functions that these call, including the framework's, do not belong to the training either.
 _ENGINE = tuple(f"{_HERE}/collect/{name}" for name in _ENGINE_PLACES)
 
+#: Why calls of Python functions are not recorded where the program, or cProfile, watches them.
+OWN_PROFILE_FUNCTION = "the program has a profile function of its own (sys.setprofile)"
+
 
 def cannot_watch() -> str | None:
     """Return why Python calls cannot be recorded here, or None."""
     if sys.getprofile() is not None:
-        return "the program has a profile function of its own (sys.setprofile)"
+        return OWN_PROFILE_FUNCTION
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return "this Python runs without its lock"
     return None

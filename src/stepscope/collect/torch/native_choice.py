@@ -24,7 +24,8 @@ _LOG = logging.getLogger("stepscope")
 def unserved_switches(options: Options) -> list[str]:
     """Return what the options want, or the program does, that the native recorder does not record."""
     asked = {
-        "stacks": options.with_stack and cannot_watch() is not None,
+        # Kineto would take the place of the program's own profile function: nobody records stacks then.
+        "stacks": options.with_stack and cannot_watch() is not None and sys.getprofile() is None,
         "modules": options.with_modules and cannot_watch() is not None,
         "activities but CPU and CUDA": bool(set(options.activities) - _SERVED),
         "collectives": process_groups.initialised() and not knows_groups(native_build.installed(sys.modules["torch"])),

@@ -139,6 +139,25 @@ def test_a_thread_that_computes_while_the_training_thread_sleeps_waits_for_a_cor
     assert training.causes() == causes
 
 
+@pytest.mark.parametrize(
+    ("name", "thread", "causes"),
+    [("python", 4711, []), ("stepscope-stack", 7, []), ("tf_XLAEigen", 7, ["other-processes"])],
+)
+def test_what_the_training_thread_waits_outside_of_steps_is_no_wait_of_theirs(
+    name: str, thread: int, causes: list[str]
+) -> None:
+    # Given a window that is longer than its three steps, in which a thread has waited longer than these took
+    used = {"name": name, "thread": thread, "cpu": 2 * STEP, "delay": 4 * STEP}
+    training = Training(machine={"cores": 2}, threads=[used])
+    training.run_steps(delay=0, cpu=STEP // 8)
+    track = training.rank.track("counter", "cpu")
+    for at in range(0, 3 * STEP, STEP // 2):
+        training.rank.add("counters", ts=ORIGIN + at, track=track, name="other CPU", value=190.0, unit="%")
+    found = found_in(Observed(training.rank.tables(), {"process": 4711}))
+    assert [finding.cause for finding in found] == causes
+    assert all((finding.gain_ns or 0) < STEP for finding in found)
+
+
 @pytest.mark.parametrize(("others", "causes"), [(190.0, []), (390.0, ["other-processes"])])
 def test_other_ranks_of_the_machine_are_not_other_processes(others: float, causes: list[str]) -> None:
     training = Training(machine={"cores": 4, "cpus": 4, "local_ranks": 4})
