@@ -14,7 +14,7 @@ from stepscope.analyse.idle.gaps import Gaps, gaps, launches
 from stepscope.analyse.idle.idle_pieces import REASON, REASONS, idle_pieces
 from stepscope.analyse.idle.line_of_code import lines_of_spans
 from stepscope.analyse.idle.thread_time import nearest_around
-from stepscope.analyse.intervals import unite
+from stepscope.analyse.intervals import Times, unite
 from stepscope.analyse.step.activity import Rows, device_rows, of_kinds, span_codes, span_kinds, texts_of
 from stepscope.analyse.step.device_waits import allocating, waiting
 from stepscope.read.common.dense import distinct_rows
@@ -81,7 +81,8 @@ def idle_rows(tables: Tables, *, after_waits: bool) -> list[IdleRow]:
     found, pieces = gaps(tables), idle_pieces(tables)
     if not len(pieces.gap):
         return []
-    many = max(len(found.windows.start), 1) * max(len(found.devices), 1)
+    usual, steps = _in_usual_steps(tables, pieces.start)
+    many = max(steps or len(found.windows.start), 1) * max(len(found.devices), 1)
     long = (found.end - found.start)[pieces.gap] >= _LONG_GAP
     since = np.full(len(pieces.gap), -1, np.int64)
     if after_waits:
@@ -101,10 +102,25 @@ def idle_rows(tables: Tables, *, after_waits: bool) -> list[IdleRow]:
         "calls": (owner >= 0) / alike[call],  # a call in several pieces is one
         "owner": owner, "copy": copy, "operator": operator,
     }  # fmt: skip
-    kept = np.flatnonzero((reason != REASON["nothing known"]) | (found.next[pieces.gap] >= 0))
+    kept = np.flatnonzero(usual & ((reason != REASON["nothing known"]) | (found.next[pieces.gap] >= 0)))
     line = lines_of_spans(tables, np.where(operator >= 0, operator, owner)[kept])
     columns = {name: values[kept] for name, values in columns.items()}
     return _summed(tables, columns, line, many, once=not found.windows.declared)
+
+
+def _in_usual_steps(tables: Tables, times: Times) -> tuple[npt.NDArray[np.bool_], int]:
+    """Return which times lie outside of steps that work fills from before the recording, and the number of the others.
+
+    Where there is no other step, or none at all, all times do, and the number is 0.
+    """
+    steps = columns_of(tables, "steps", "ts", "dur", "launched_before")
+    filled = (steps["launched_before"].fill_null(0) > 0).to_numpy()
+    others = len(steps) - int(filled.sum())
+    if not filled.any() or not others:
+        return np.ones(len(times), np.bool_), 0
+    begin = steps["ts"].to_numpy()[filled]
+    within = unite(begin, begin + steps["dur"].to_numpy()[filled])
+    return within.before(times + 1) == within.before(times), others
 
 
 def _names(tables: Tables, rows: Rows) -> Rows:

@@ -12,8 +12,13 @@ GAPS = (100_001, 70_303, 50_707, 30_011, 20_101, 10_907, 5_003)
 STEP, LATENCY = 1_000_000, 200
 
 
-def training(*, steps: bool) -> Tables:
-    """Return steps on one GPU that idles in one ``cudaMalloc`` in ``aten::empty`` on the host."""
+def training(*, steps: bool, filled: int = 0) -> Tables:
+    """Return steps on one GPU that idles in one ``cudaMalloc`` in ``aten::empty`` on the host.
+
+    Args:
+        steps: Whether they are marked.
+        filled: How many of the first ones hold work that was launched before the recording.
+    """
     rank = Rank()
     main, gpu = rank.thread(11), rank.stream()
 
@@ -25,6 +30,7 @@ def training(*, steps: bool) -> Tables:
         begin = number * STEP
         if steps:
             rank.step(number, begin, STEP)
+            rank.rows["steps"][-1]["launched_before"] = int(number < filled)
         launched(begin - 1_000, begin, begin + 500_000)
         end = begin + 500_000 + gap
         rank.span(main, "operator", begin + 400_000, 100_000 + gap, "aten::empty")
@@ -48,6 +54,16 @@ def test_pieces_of_one_call_and_operator_are_one_row() -> None:
 def test_without_steps_the_longest_piece_is_left_out() -> None:
     [row] = [row for row in idle_rows(training(steps=False), after_waits=False) if row.allocates]
     assert row.time == sum(GAPS) - max(GAPS)
+
+
+def test_steps_that_hold_earlier_work_are_left_out_if_there_are_others() -> None:
+    rows = {
+        filled: next(row for row in idle_rows(training(steps=True, filled=filled), after_waits=False) if row.allocates)
+        for filled in (1, 3, 7)
+    }
+    assert rows[1].time * 6 == sum(GAPS[1:])
+    assert rows[3].time * 4 == sum(GAPS[3:])
+    assert rows[7].time * 7 == sum(GAPS)
 
 
 def test_the_names_of_calls_are_looked_at_once() -> None:

@@ -110,6 +110,8 @@ def _settled(tables: Tables) -> Tables:
     if not steps.height or not kernels.height or (steps["source"] == "inferred").all():
         return tables
     spans = columns_of(tables, "spans", *empty("spans").columns)
+    if np.isin(steps["ts"].to_numpy(), spans["ts"].to_numpy()[~on_tracks(tables, "thread")]).all():
+        return tables  # they are steps of the device already
     work, call = rows_of(spans["id"], kernels["span"]), rows_of(spans["id"], kernels["launch"])
     known = (work >= 0) & (call >= 0)
     work, call = work[known], call[known]

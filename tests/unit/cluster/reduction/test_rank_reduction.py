@@ -44,6 +44,22 @@ def test_a_call_without_work_is_a_collective_that_was_not_launched() -> None:
     assert found["group"].to_list() == [0, 0]
 
 
+def test_steps_of_the_device_stay_where_they_are() -> None:
+    """The work of each of three steps was launched in the step before: its steps are where the device begins them."""
+    rank = Rank()
+    host, stream = rank.thread(), rank.stream(7)
+    for number in range(3):
+        begin = 1_000 * (number + 1)
+        rank.step(number, begin, 1_000)
+        call = rank.span(host, "runtime", begin - 500, 20, "cudaLaunchKernel")
+        kernel = rank.span(stream, "kernel", begin, 900, "gemm", step=number)
+        rank.add("kernels", span=kernel, device=0, launch=call)
+    steps = job_of(rank).steps
+    assert [ts - ORIGIN for ts in steps["ts"]] == [1_000, 2_000, 3_000]
+    assert steps["dur"].to_list() == [1_000] * 3
+    assert steps["computing"].to_list() == [900] * 3
+
+
 def test_calls_of_gloo_work_on_the_host() -> None:
     rank = on_a_device()
     rank.rows["collectives"][1]["transport"] = "gloo"
