@@ -115,7 +115,8 @@ _ALL = (
     ),
     Table(
         "operators",
-        "an operator or kernel of a rank in a step; those that take most time, the others as one row `(others)`",
+        "an operator or kernel of a rank in a step: those that take most time; of the first names what is left, with "
+        "the module `(others)`; all others as one row `(others)`",
         (
             _RANK,
             may("step", "int32", "Step."),

@@ -24,9 +24,11 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 #: Distinct operators and kernels that a summary names, and most rows of them over all steps.
 _MOST_NAMES, _LEAST_NAMES, _MOST_ROWS = 60, 8, 3_000
+#: Names of the host, and of the device, whose time is known as a whole.
+_FIRST = 12
 #: Most characters of a name.
 LONGEST = 300
-#: What is left of the others: a name that no operator has.
+#: All others, a name that no operator has; and the module of what is left of a name.
 OTHERS = "(others)"
 _KINDS = ("operator", "kernel")
 
@@ -95,7 +97,7 @@ class OperatorTotals:
         return coded(pl.concat([host, device]).filter(pl.Series(kept)))
 
     def columns(self) -> dict[str, ColumnValues]:
-        """Return the table ``operators``: the names that take most time by step, the others together."""
+        """Return the table ``operators``: what takes most time by step, the rest of the first names, all others."""
         if not len(self._rows):
             return {}
         parts = (self._phase, self._operator, self._module, self._name)
@@ -106,29 +108,63 @@ class OperatorTotals:
         whole = np.bincount(which, self._time)
         count = max(_LEAST_NAMES, min(_MOST_NAMES, _MOST_ROWS // max(1, self._steps)))
         most = np.lexsort((keys, -whole))[:count]
-        # Each name that is kept has a slot; behind them the others have one on the host, one on the device.
+        # Each work that is kept has a slot; behind them the others have one on the host, one on the device, and each of
+        # the first names one for the rest of its calls.
         slot_of = np.full(len(keys), -1)
         slot_of[most] = np.arange(len(most))
-        slot = np.where(slot_of[which] >= 0, slot_of[which], len(most) + self._on)
-        slots, numbers = len(most) + 2, np.unique(self._step)
+        rest, rest_of = self._rest()
+        beyond = np.where(rest_of >= 0, len(most) + 2 + rest_of, len(most) + self._on)
+        slot = np.where(slot_of[which] >= 0, slot_of[which], beyond)
+        slots, numbers = len(most) + 2 + len(rest), np.unique(self._step)
         cell, cells = np.unique(np.searchsorted(numbers, self._step) * slots + slot, return_inverse=True)
         step, slot = numbers[cell // slots], cell % slots
-        kept, is_kept = np.append(keys[most], [0, 0])[slot], slot < len(most)
-        on, split = kept, []
-        for part in reversed(parts):
-            on, code = np.divmod(on, len(part.texts))
-            split.append(np.where(is_kept, code, len(part.texts)))
-        name, module, operator, phase = split
+        lengths = [len(part.texts) for part in parts]
+        on, *kept = self._split(keys[most], lengths)
+        names = lengths[-1]
+        # Behind the texts of a part: nothing, or all others; of the module, then, the rest of a name.
+        ends = [
+            np.full(len(rest), lengths[0]),
+            np.full(len(rest), lengths[1]),
+            np.full(len(rest), lengths[2] + 1),
+            rest % names,
+        ]
+        phase, operator, module, name = (
+            np.concatenate((codes, [length, length], end))[slot]
+            for codes, length, end in zip(kept, lengths, ends, strict=True)
+        )
+        on = np.concatenate((on, [0, 1], rest // names))[slot]
         return {
             "step": step,
-            "kind": Texts(np.where(is_kept, on, slot - len(most)), _KINDS),
+            "kind": Texts(on, _KINDS),
             "name": _named(self._name, name, OTHERS),
             "operator": _named(self._operator, operator, None),
-            "module": _named(self._module, module, None),
+            "module": _named(self._module, module, None, OTHERS),
             "phase": _named(self._phase, phase, None),
             "count": np.bincount(cells).astype(np.int64),
             "total": np.bincount(cells, self._time).astype(np.int64),
         }
+
+    def _rest(self) -> tuple[Integers, Integers]:
+        """Return the first names of the host and of the device, as numbers, and the place among them of each call."""
+        key = self._on * len(self._name.texts) + self._name.codes
+        names, which = np.unique(key, return_inverse=True)
+        time = np.bincount(which, self._time)
+        order = np.lexsort((names, -time))
+        first = np.concatenate(
+            [[one for one in order if names[one] // len(self._name.texts) == on][:_FIRST] for on in (0, 1)]
+        )
+        place = np.full(len(names), -1)
+        place[first.astype(np.int64)] = np.arange(len(first))
+        return names[first.astype(np.int64)], place[which]
+
+    @staticmethod
+    def _split(keys: Integers, lengths: list[int]) -> list[Integers]:
+        """Return the parts of keys: where it works, and the codes of phase, operator, module and name."""
+        parts = []
+        for length in reversed(lengths):
+            keys, code = np.divmod(keys, length)
+            parts.append(code)
+        return [keys, *reversed(parts)]
 
     def fingerprint(self) -> str | None:
         """Return what tells programs apart: how often each kernel, or operator without a device, runs in a usual step.
@@ -151,10 +187,10 @@ class OperatorTotals:
         return hashlib.sha256(json.dumps(sorted(usual.items())).encode()).hexdigest()[:16]
 
 
-def _named(column: Coded, codes: Integers, last: str | None) -> Texts:
-    """Return the texts of codes, of which the one behind the last is ``last``."""
+def _named(column: Coded, codes: Integers, *last: str | None) -> Texts:
+    """Return the texts of codes, of which those behind the last one are ``last``."""
     used, which = np.unique(codes, return_inverse=True)
-    texts: list[Any] = [*column.texts, last]
+    texts: list[Any] = [*column.texts, *last]
     found = [texts[code] for code in used.tolist()]
     pool = [text[:LONGEST] for text in found if text is not None]
     place = np.cumsum([text is not None for text in found]) - 1

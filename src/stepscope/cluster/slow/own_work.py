@@ -159,6 +159,12 @@ def work_by_role(
         & (pl.col("phase") != "communication").fill_null(value=True)
         & ~pl.col("name").str.contains(_WAITS)
     )
+    # What is left of a name belongs to other works on each rank.
+    rest = pl.col("module") == OTHERS
+    rows = rows.with_columns(
+        name=pl.when(rest.fill_null(value=False)).then(pl.lit(OTHERS)).otherwise("name"),
+        module=pl.when(~rest.fill_null(value=False)).then("module"),
+    )
     of_device = pl.col("kind") == "kernel"
     with_kernels = set(rows.filter(of_device)["rank"])
     rows = rows.filter(~of_device if on_host else of_device | ~pl.col("rank").is_in(with_kernels))

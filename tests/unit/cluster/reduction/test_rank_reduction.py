@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from stepscope.cluster.job_tables import JobTables
 from stepscope.cluster.rank_summary import decode, encode, job_tables
 from stepscope.cluster.reduction.rank_reduction import reduce
@@ -58,6 +60,21 @@ def test_steps_of_the_device_stay_where_they_are() -> None:
     assert [ts - ORIGIN for ts in steps["ts"]] == [1_000, 2_000, 3_000]
     assert steps["dur"].to_list() == [1_000] * 3
     assert steps["computing"].to_list() == [900] * 3
+
+
+def test_the_time_of_the_first_names_is_whole_however_many_modules_call_them() -> None:
+    rank = Rank()
+    host = rank.thread()
+    rank.step(0, 0, 18_000)
+    for number in range(90):
+        call = rank.span(host, "operator", 200 * number, 50 + number, "aten::mm", step=0, phase="forward")
+        rank.add("operators", span=call, module=f"layers/{number}")
+        rank.span(host, "operator", 200 * number + 150, 1, f"aten::other{number % 40}", step=0, phase="forward")
+    rows = job_of(rank).operators
+    assert rows["total"].sum() == sum(50 + number for number in range(90)) + 90
+    products = rows.filter(pl.col("name") == "aten::mm")
+    assert (products["count"].sum(), products["total"].sum()) == (90, sum(50 + number for number in range(90)))
+    assert products.filter(pl.col("module") == "(others)")["count"].to_list() == [90 - len(products) + 1]
 
 
 def test_calls_of_gloo_work_on_the_host() -> None:
