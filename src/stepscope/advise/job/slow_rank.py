@@ -51,7 +51,7 @@ def slow_rank_findings(
         ranks = {int(row["rank"]) for row, _ in members}
         saved = _saved(gain, ranks, everyone)
         if saved is None or saved[1][0] >= WORTH * int(members[0][0]["step_ns"]):
-            findings.append(_finding(tables, members, saved, late))
+            findings.append(_finding(tables, members, saved, late, alone=ranks == everyone))
     return findings
 
 
@@ -100,6 +100,8 @@ def _finding(
     members: list[tuple[Row, Diagnosis]],
     saved: tuple[str, tuple[int, int, int]] | None,
     late: dict[int, Row],
+    *,
+    alone: bool,
 ) -> Finding:
     (row, why), ranks = members[0], tuple(sorted(int(row["rank"]) for row, _ in members))
     added = round(max(why.amount_ns for _, why in members))
@@ -110,8 +112,10 @@ def _finding(
     who = f"Rank {ranks[0]} keeps" if len(ranks) == 1 else f"The {len(ranks):,} ranks of {host} keep"
     whom = "the other rank" if others == 1 else f"the other {others:,}"
     waits = row["peers_wait_ns"]
-    # Where most of it is hidden, or waits for a core lengthen it, the others wait for what the job loses.
-    hidden = waits is not None and (waits < EXPLAINS * added or row["disturbed"]) and middle is not None
+    # Where most of it is hidden, or waits for a core lengthen it, the others wait for what the job loses. Of several
+    # slow ranks, each costs less than the others wait for it.
+    hidden = waits is not None and (waits < EXPLAINS * added or row["disturbed"])
+    hidden |= alone and (middle or added) < EXPLAINS * added
     held = middle if hidden and middle else added
     title = f"{who} {whom} waiting {ms(held)} of {ms(row['step_ns'])} ms a step: {why.because}"
     return Finding(

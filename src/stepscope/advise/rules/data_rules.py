@@ -66,6 +66,8 @@ _ORDERS = re.compile(r"torch[/\\]utils[/\\]data[/\\](?:sampler\.py:|dataloader\.
 _LOADS = re.compile(r"(?:torch[/\\]utils[/\\]data|paddle[/\\]io|mindspore[/\\]dataset|grain[/\\]_src[/\\]python)[/\\]")
 #: What goes on in most of the time, for the title.
 _MADE = {"training": " in the training process", "thread": " in a thread of the training process"}
+#: What waits for workers, in a capture that does not say how many its loader has.
+_OF_WORKERS = "_MultiProcessingDataLoaderIter"
 _MAKES = {"sample": "samples are made", "collate": "they are collated", "order": "a sampler chooses its samples"}
 #: How batches are loaded beside the training, by framework; ``{}`` is the number of workers. JAX has no loader.
 _LOADER = {
@@ -361,8 +363,8 @@ def _slow(observed: Observed, wait: float, waits: DataWait, loading: _Loading) -
     ]  # fmt: skip
     return Finding(
         cause="slow-collate" if named == "collate" else "data-loader-slow",
-        title=f"{duration_text(wait)} of {duration_text(step)} the training waits for its next batch; "
-        f"{_MAKES.get(named, 'batches are made')}{made}{where}",
+        title=f"{duration_text(wait)} of {duration_text(step)} the training waits for its next batch"
+        + (f"; {_MAKES.get(named, 'batches are made')}{made}{where}" if named or made or where else ""),
         gain_ns=round(_saved(wait, waits, loading)),
         gain_low_ns=round(0.25 * wait if small else max(min(rest, wait), 0.0)),
         gain_high_ns=round(wait),
@@ -397,6 +399,9 @@ def _advice(observed: Observed, wait: float, loading: _Loading) -> tuple[str, fl
     if _small(waits, loading):
         batches = _WHOLE_BATCHES.get(observed.framework, "Take whole batches from the data in one call")
         return f"{batches}. A worker does not pay: sending a batch takes as long as making it.", 0.5 * wait
+    names = columns_of(observed.tables, "spans", "name")["name"].unique().cast(pl.String)
+    if waits.workers is None and names.str.contains(_OF_WORKERS).any():
+        return "Its loader has workers: give it more (num_workers, prefetch_factor), or make its samples cheaper.", 0.0
     most = workers_needed(made, rest, on_core, cores, least)
     if cores == 1 and on_core >= _MOST:
         return f"{cheaper if place else 'Make loading cheaper'}: the process may use one core.", 0.0
