@@ -14,6 +14,7 @@ from stepscope.cluster.clock import shared_hosts, usable_ends
 from stepscope.cluster.clock.line_fit import Flags, Floats, Integers, Lines
 from stepscope.cluster.clock.shared_hosts import Estimates
 from stepscope.cluster.job_tables import Frame, JobTables
+from stepscope.cluster.meetings import POINT_TO_POINT
 
 #: Factors of standard deviations in an uncertainty: of the fit, and of the exit jitter.
 _FIT, _EXIT = 3.3, 0.25
@@ -23,6 +24,8 @@ _BENDS = 6.0
 _FEW_ENDS, _JITTER = 6, 5_000.0
 #: A drift is known if it is known better than this, in ppm; clocks of computers do not drift faster than the second.
 _DRIFT_KNOWN, _DRIFT_POSSIBLE = 50.0, 100.0
+#: Why messages do not compare the clocks of ranks.
+_UNNAMED = "; its messages do not say between which ranks they went (PyTorch writes that from 2.5 on)"
 _SCHEMA = {
     "rank": pl.Int32(),
     "host": pl.String(),
@@ -67,7 +70,11 @@ def clocks(tables: JobTables, meetings: Frame) -> Frame:
         moved=moved,
         reasons=reasons,
     )
-    return _frame(names, shared_hosts.joined(names, estimates))
+    found = _frame(names, shared_hosts.joined(names, estimates))
+    unnamed = pl.col("operation").is_in(POINT_TO_POINT) & pl.col("source").is_null() & pl.col("destination").is_null()
+    silent = tables.collectives.filter(unnamed)["rank"].unique()
+    why = pl.when(pl.col("rank").is_in(silent.implode())).then(pl.col("reason") + _UNNAMED).otherwise("reason")
+    return found.with_columns(reason=why)
 
 
 def to_job_time(frame: Frame, clocks: Frame, *columns: str) -> Frame:
