@@ -16,7 +16,7 @@ from stepscope.analyse.quantities import count_text, percent_text
 from stepscope.cluster.job import Job
 from stepscope.cluster.job_summary import JobSummary, over_ranks
 from stepscope.cluster.job_tables import JobTables
-from stepscope.cluster.misfits import misfits
+from stepscope.cluster.misfits import misfits, without_device_work
 from stepscope.cluster.slow.hidden_waits import with_hidden_waits
 from stepscope.cluster.slow.own_work import work_by_role
 from stepscope.cluster.slow.slow_ranks import arrival_order, gain, roles, slow_ranks
@@ -65,14 +65,13 @@ def job_findings(job: Job) -> list[Finding]:
 
 
 def _comparable(tables: JobTables) -> JobTables:
-    """Return the tables without steps of which it is not known what of them is communication.
+    """Return the tables without steps of which it is not known what is communication, or the work of the device.
 
     A capture without collectives, in a job that has some, lacks them: its waits for others look as its own.
     """
-    talking = tables.collectives["rank"].unique()
-    if talking.is_empty():
-        return tables
-    return replace(tables, steps=tables.steps.filter(pl.col("rank").is_in(talking.implode())))
+    talking, bare = tables.collectives["rank"].unique(), without_device_work(tables)
+    known = pl.col("rank").is_in(talking.implode()) if len(talking) else pl.lit(value=True)
+    return replace(tables, steps=tables.steps.filter(known & ~pl.col("rank").is_in(bare)))
 
 
 def job_verdict(findings: Sequence[Finding], summary: JobSummary, time: Callable[[float], str]) -> str:

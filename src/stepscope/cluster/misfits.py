@@ -68,6 +68,13 @@ def misfits(
     ]
 
 
+def without_device_work(tables: JobTables) -> list[int]:
+    """Return the ranks without work of a device, where most others have some: it was not recorded."""
+    known = tables.ranks.filter(pl.col("fault").is_null() & pl.col("device").is_not_null())
+    bare = known.filter(pl.col("device") == "cpu")["rank"].unique().sort().to_list()
+    return bare if 0 < 2 * len(bare) <= known["rank"].n_unique() else []
+
+
 def _ranks(numbers: list[int]) -> str:
     return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {listed([str(number) for number in numbers])}"
 
@@ -95,6 +102,9 @@ def _unreadable(tables: JobTables) -> Iterator[Misfit]:
         details = tuple(f"{directory}: {fault}" for directory, fault in bad.select("directory", "fault").rows())
         names = [*([_capital(_ranks(numbers))] if numbers else []), *bad.filter(pl.col("rank") < 0)["directory"]]
         yield Misfit("unreadable-rank", f"{listed(names)} cannot be read.", tuple(numbers), details)
+    if bare := without_device_work(tables):
+        sentence = f"The capture of {_ranks(bare)} has no work of its device; those of the others have."
+        yield Misfit("unreadable-rank", sentence, tuple(bare))
     cut = tables.ranks.filter(pl.col("cut") & pl.col("fault").is_null()).sort("rank")
     if not cut.is_empty():
         numbers = cut["rank"].to_list()

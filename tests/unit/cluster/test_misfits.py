@@ -8,6 +8,8 @@ from typing import Any
 import polars as pl
 import pytest
 
+from stepscope.advise.job_findings import job_findings
+from stepscope.cluster.job import Job
 from stepscope.cluster.job_tables import JobTables, conform
 from stepscope.cluster.misfits import Misfit, misfits
 from stepscope.cluster.slow.own_work import OTHERS, work_by_role
@@ -43,6 +45,21 @@ def test_a_rank_that_cannot_be_read() -> None:
 def test_a_cut_capture_explains_its_missing_steps() -> None:
     tables = without(job_tables(), "steps", (pl.col("rank") == 5) & (pl.col("step") > 6))
     only(misfits(changed(tables, 5, cut=True)), "unreadable-rank", 5)
+
+
+def test_a_rank_whose_device_was_not_recorded_runs_no_other_code() -> None:
+    bare = (pl.col("rank") == 2) & (pl.col("kind") == "kernel")
+    tables = changed(job_tables(), 2, device="cpu")
+    own = pl.when(bare).then(pl.lit("operator")).otherwise("kind")
+    tables = replace(
+        tables,
+        operators=tables.operators.with_columns(
+            kind=own, name=pl.when(bare).then(pl.lit("aten::host")).otherwise("name")
+        ),
+    )
+    assert [(one.cause, one.ranks) for one in job_findings(Job(tables))] == [("unreadable-rank", (2,))]
+    only(misfits(tables), "unreadable-rank", 2)
+    assert misfits(changed(job_tables(device="cpu"), 2, device="cpu")) == []
 
 
 def test_one_rank_is_the_other() -> None:
