@@ -282,13 +282,22 @@ class RankRun(NotebookDisplay):
             files = list(self._origin.get("files", ()))  # as they were when it was reduced: they may be far away
         else:
             files = [
-                (path.relative_to(self.directory.capture).as_posix(), path.stat().st_size, path.stat().st_mtime_ns)
+                (path.relative_to(self.directory.capture).as_posix(), *_size_and_time(path))
                 for capture in self.captures
                 for path in capture.all
             ]
         made_by = [__version__, FORMAT_VERSION, columns_as_text(), communication.fingerprint()]
         state = json.dumps([*made_by, self._recording_losses(), files, self.manifest.get("speeds")])
         return hashlib.sha256(state.encode()).hexdigest()
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    """Return size and time of change of a file; zeros of one that is not there, such as a link to itself."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
 
 
 class _KeptTables(msgspec.Struct):

@@ -83,6 +83,22 @@ def flip_a_bit(path: Path, place: int) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
+def test_a_path_that_is_not_utf_8(run_path: Path) -> None:
+    odd = run_path.with_name(os.fsdecode(b"odd-\xff"))
+    run_path.rename(odd)
+    made = stepscope.open(odd).tables["spans"].collect()
+    again = stepscope.open(odd)  # from the tables on the disk
+    assert again.tables["spans"].collect().equals(made)
+    assert again.result("op_statistic").equals(stepscope.open(odd).result("op_statistic"))
+
+
+def test_a_capture_that_is_a_link_to_itself_is_a_loss(run_path: Path) -> None:
+    capture = run_path / "rank0" / "capture"
+    (capture / "more.ssr").symlink_to("more.ssr")
+    losses = stepscope.open(run_path).tables["losses"].collect()["what"].cast(pl.String).to_list()
+    assert "file_unreadable" in losses
+
+
 @pytest.mark.parametrize("place", [0, 4_001, 9_003, -1])
 def test_tables_that_are_not_as_they_were_written_are_made_again(run_path: Path, place: int) -> None:
     before = stepscope.open(run_path).tables["spans"].collect()

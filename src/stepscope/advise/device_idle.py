@@ -111,7 +111,7 @@ def idle_rows(tables: Tables, *, after_waits: bool) -> list[IdleRow]:
 def _in_usual_steps(tables: Tables, times: Times) -> tuple[npt.NDArray[np.bool_], int]:
     """Return which times lie outside of steps that work fills from before the recording, and the number of the others.
 
-    Where there is no other step, or none at all, all times do, and the number is 0.
+    Without other steps, all times do, and the number is 0.
     """
     steps = columns_of(tables, "steps", "ts", "dur", "launched_before")
     filled = (steps["launched_before"].fill_null(0) > 0).to_numpy()

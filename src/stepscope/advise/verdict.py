@@ -42,6 +42,11 @@ def _nothing(summary: Summary) -> str | None:
         return "What a step consists of is not in this capture: it lacks the work of the device."
     if summary.steps.total_ns:
         return None
+    if summary.sampled_only is not None:
+        most = summary.sampled_only
+        return (
+            f"Only Python stacks were sampled: {most.name} is {percent_text(most.share)} of the samples of its thread."
+        )
     if summary.not_recorded:
         return "No event with a time is in this capture; what its files state stands in the results."
     if summary.memory:

@@ -261,7 +261,7 @@ def _nothing_recorded(automatic: Automatic) -> str:
         timed = f" Their times: stepscope report {shlex.quote(str(automatic.timed))}" if automatic.timed else ""
         return (
             f"Nothing was recorded: the program ended after {count_text(automatic.steps, 'training step')}, before the "
-            f"first one to record. Use a smaller --skip, such as --skip 1.{timed}"
+            f"first one to record. Use a smaller --skip, such as --skip {min(automatic.steps - 1, 1)}.{timed}"
         )
     often = [f"{function} {count_text(count, 'time')}" for function, count in counts.most_common(2) if count > 1]
     compiled = f" The program compiled again and again: {', '.join(often)}." if often else ""

@@ -73,7 +73,7 @@ class Comparison(NotebookDisplay, msgspec.Struct, frozen=True, kw_only=True):
         a: The first side, before a change.
         b: The second side.
         design: ``single runs``, ``runs`` or ``turns``.
-        rank: The rank of a job that is compared; None of runs that are no jobs, and of live programs.
+        rank: The rank of a job that is compared; None of runs of one rank, and of live programs.
         step: How the step changed; None if no step of a known duration was timed.
         mean: How its mean changed; it also sees what makes one step in ten longer.
         step_ns: Time of a recorded step of A, of which ``parts`` are parts; None without recordings.

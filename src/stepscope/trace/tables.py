@@ -438,13 +438,22 @@ def scan(directory: Path, sums: Sums, known: Mapping[str, pl.DataFrame] | None =
         else:
             files[name] = path
             if written[0] > _SMALL:
-                found[name] = pl.scan_parquet(path, glob=False)
+                found[name] = pl.scan_parquet(_source(path), glob=False)
             else:
-                in_memory[name] = pl.read_parquet(path, glob=False) if known is None else known[name]
+                in_memory[name] = pl.read_parquet(_source(path), glob=False) if known is None else known[name]
                 found[name] = in_memory[name].lazy()
     tables = RankTables(found, in_memory)
     tables.files = files
     return tables
+
+
+def _source(path: Path) -> Path | BytesIO:
+    """Return what Polars reads a file from: it takes only paths that are UTF-8."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return BytesIO(path.read_bytes())
+    return path
 
 
 def _is_as_written(path: Path, written: tuple[int, int]) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import stepscope
 from stepscope.advise.finding import Evidence, Finding
 from stepscope.advise.verdict import rank_verdict
 from stepscope.analyse.step.summarise import summarise
@@ -27,6 +29,13 @@ def test_the_first_finding_is_the_sentence(summary: Summary) -> None:
 def test_nothing_recorded_is_said() -> None:
     nothing = summarise(tables.lazy(tables.complete({})))
     assert rank_verdict([], nothing).startswith("Nothing was recorded")
+
+
+def test_samples_alone_are_told_by_their_function() -> None:
+    profile = Path(__file__).parents[2] / "data" / "speedscope" / "pyspy.speedscope.json"
+    assert stepscope.open(profile).summary.sampled_only is not None
+    said = rank_verdict([], stepscope.open(profile).summary)
+    assert said.startswith("Only Python stacks were sampled: slow.<locals>.<genexpr> (prog.py:4) is 71 %")
 
 
 def test_a_healthy_step_is_described(summary: Summary) -> None:

@@ -12,6 +12,7 @@ from stepscope.analyse.intervals import Times, unite
 from stepscope.analyse.memory.memory_record import RESIDENT
 from stepscope.analyse.operators import op_statistic
 from stepscope.analyse.operators.shown_names import most_time, readable
+from stepscope.analyse.stacks.python_lines import python_lines
 from stepscope.analyse.step import sample
 from stepscope.analyse.step.activity import Windows, of_kinds, span_kinds
 from stepscope.analyse.step.framework import framework_of
@@ -64,7 +65,19 @@ def summarise(tables: Tables) -> Summary:
         preempted=preempted,
         preempted_ns=preempted_ns,
         compiling=_compiling(tables, windows, steps.total_ns),
+        sampled_only=None if steps.total_ns or not has_rows(tables, "samples") else _most_sampled(tables),
     )
+
+
+def _most_sampled(tables: Tables) -> Entry | None:
+    """Return the function, with its line, that most samples of Python stacks saw at work."""
+    rows = python_lines(tables).drop_nulls("Function").sort("Self(us)", descending=True).head(1)
+    for file, line, function, count, share, time in rows.select(
+        "File", "Line", "Function", "Samples", "Share(%)", "Self(us)"
+    ).iter_rows():
+        name = f"{function} ({(file or '').rpartition('/')[2]}:{line or 0})"
+        return Entry(name, "python", round(1000 * time), count, share / 100)
+    return None
 
 
 def losses_of(tables: Tables) -> tuple[Loss, ...]:

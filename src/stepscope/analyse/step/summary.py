@@ -161,6 +161,7 @@ class Summary(NotebookDisplay):
         run: All steps of the run, recorded or not.
         preempted: Operator calls from which ``operators`` leaves out the time that their thread waited for a core.
         preempted_ns: That time.
+        sampled_only: The function of Python with most of the samples, where nothing else with a time was recorded.
     """
 
     on_device: bool
@@ -183,3 +184,4 @@ class Summary(NotebookDisplay):
     preempted: int = 0
     preempted_ns: int = 0
     compiling: Compiling | None = None
+    sampled_only: Entry | None = None

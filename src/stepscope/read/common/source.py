@@ -129,7 +129,7 @@ class Capture:
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        return sum(path.stat().st_size for path in self.all)
+        return sum(path.stat().st_size for path in self.all if path.exists())
 
 
 def rank_in_name(path: Path) -> int | None:
