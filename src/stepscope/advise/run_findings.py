@@ -11,11 +11,13 @@ import msgspec
 
 from stepscope.advise.finding import MISFITS, Evidence, Finding, Findings, by_gain
 from stepscope.advise.job_findings import job_findings
-from stepscope.advise.rank_findings import rank_findings
+from stepscope.advise.observed import Observed
+from stepscope.advise.rank_findings import found_in, rank_findings
 from stepscope.advise.rules.besides_rules import CAUSES
 from stepscope.analyse.quantities import duration_text
 from stepscope.cluster.job import Job
 from stepscope.cluster.job_results import waits_of_steps
+from stepscope.cluster.reduction.rank_reduction import steps_of_device
 from stepscope.errors import InputError
 from stepscope.run import RankRun, Run
 
@@ -178,6 +180,13 @@ def _is_small(rank: RankRun) -> bool:
         return False  # the job's findings name it
 
 
+def _findings_of(rank: RankRun) -> list[Finding]:
+    """Return the findings of one rank, of the steps as the job has them: as its device works for them."""
+    tables = rank.shown if rank.manifest.get("source") == "import" else None
+    settled = None if tables is None else steps_of_device(tables)
+    return rank_findings(rank) if settled is tables or settled is None else found_in(Observed(settled, rank.manifest))
+
+
 def _of_ranks(
     usual: Sequence[RankRun], slow: Sequence[RankRun], *, sample: bool
 ) -> tuple[list[Finding], list[Finding]]:
@@ -189,7 +198,7 @@ def _of_ranks(
     by_cause: dict[str, list[tuple[int, Finding]]] = defaultdict(list)
     for rank in (*usual, *slow):
         try:
-            found = rank_findings(rank)
+            found = _findings_of(rank)
         except InputError:
             continue  # the job's findings name it
         for finding in {finding.cause: finding for finding in reversed(found)}.values():

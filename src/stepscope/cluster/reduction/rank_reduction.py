@@ -68,7 +68,7 @@ def reduce(tables: Tables, manifest: Manifest, *, directory: str = "") -> RankSu
         directory: Name of its directory or capture.
     """
     marked, imported = tables, manifest.get("source") == "import"
-    tables = _settled(tables) if imported else tables
+    tables = steps_of_device(tables) if imported else tables
     parts = split(tables)
     marks = parts.windows if tables is marked else windows(marked, located(marked))
     usual = OperatorTotals(tables, parts)
@@ -99,7 +99,7 @@ def reduce(tables: Tables, manifest: Manifest, *, directory: str = "") -> RankSu
     )
 
 
-def _settled(tables: Tables) -> Tables:
+def steps_of_device(tables: Tables) -> Tables:
     """Return the tables with steps that end when the device has done what they asked it for, as recorded ones do.
 
     The marks of another tool's file are those of the host. One that runs ahead gives each step the device's work of
