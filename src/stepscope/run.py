@@ -516,6 +516,10 @@ def adopt(
     directory.write_manifest(manifest)
 
 
+#: Formats of our own recordings, of which the manifest says how they ended: as a capture, one has lost it.
+_RECORDED = frozenset({"journal", "recorder", "cupti"})
+
+
 def imported_manifest(
     captures: Sequence[Capture], rank: int, world_size: int | None, left_out: Sequence[Capture]
 ) -> Manifest:
@@ -523,7 +527,7 @@ def imported_manifest(
     first = captures[0]
     origin = first.root if len(captures) == 1 else os.path.commonpath([one.root.parent.resolve() for one in captures])
     manifest: Manifest = {
-        "status": "complete",
+        "status": "unknown" if first.format in _RECORDED else "complete",
         "source": "import",
         "imported_from": str(Path(origin).resolve()),
         "format": first.format,

@@ -52,6 +52,17 @@ def test_check_says_when_a_recording_ended(run: Path, tmp_path: Path, capsys: py
     assert f"ended early: {why}" in capsys.readouterr().out
 
 
+def test_without_its_manifest_it_is_not_known_how_a_recording_ended(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = Path(shutil.copytree(run, tmp_path / "run")) / "rank0"
+    (directory / "manifest.json").unlink()
+    assert main(["check", str(directory.parent)]) == 0
+    said = {line[:22].strip(): line[22:].strip() for line in capsys.readouterr().out.splitlines()}
+    assert said["status"] == "unknown"
+    assert "losses" not in said or said["losses"] != "none"
+
+
 def places(value: object, place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """Yield where the values of a document are, inner ones too."""
     if place:

@@ -116,7 +116,7 @@ class SummaryPage(ConsolePage):
         yield f"rank {self.manifest.get('rank', 0)}" + (f" of {world}" if world != 1 else "")
         status = str(self.manifest.get("status", "complete"))
         if status != "complete":
-            yield status
+            yield "end unknown" if status == "unknown" else status
 
     def _device(self) -> str:
         """Return the devices that worked; of a trace that does not show the work, those that have memory."""
