@@ -35,14 +35,16 @@ class _Row(NamedTuple):
 def python_functions(tables: Tables, steps: Windows) -> dict[str, ColumnValues]:
     """Return the table ``functions`` of a rank: by thread and time, of equal ones the outer first.
 
-    Files are named from the directory of the program's own ones on.
+    Files are named from the directory of the program on, others by their own directory.
     """
     found = list(_sampled(tables) if has_rows(tables, "samples") else _called(tables, steps))
     ordered = sorted(found, key=lambda row: (-row.total, row.depth, not row.whole, row.place))
     rows = [row for thread in range(len(_THREADS)) for row in [one for one in ordered if one.thread == thread][:_MOST]]
     if not rows:
         return {}
-    programs = min((row.place.partition(" ")[0].rpartition("/")[0] for row in rows), key=len)
+    programs = next(
+        (_directory(row.place) for row in rows if row.place.endswith(" <module>")), _directory(rows[0].place)
+    )
     names = [_shown(row.place, programs) for row in rows]
     texts, codes = np.unique(names, return_inverse=True)
     return {
@@ -54,9 +56,14 @@ def python_functions(tables: Tables, steps: Windows) -> dict[str, ColumnValues]:
     }
 
 
+def _directory(place: str) -> str:
+    return place.partition(" ")[0].rpartition("/")[0]
+
+
 def _shown(place: str, programs: str) -> str:
-    line, _, function = place.removeprefix(f"{programs}/").partition(" ")
-    return f"{function} ({line})"
+    line, _, function = place.partition(" ")
+    inside = line.startswith(f"{programs}/")
+    return f"{function} ({line[len(programs) + 1 :] if inside else '/'.join(line.split('/')[-2:])})"
 
 
 def _sampled(tables: Tables) -> Iterator[_Row]:

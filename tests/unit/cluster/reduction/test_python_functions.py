@@ -43,6 +43,17 @@ def test_sampled_functions_have_their_time_a_step_and_the_line_with_most_of_it()
     ]
 
 
+def test_files_elsewhere_are_named_with_their_directory() -> None:
+    sampled = Sampled()
+    sampled.rank.add("run_steps", number=0, ts=ORIGIN, dur=100 * MS, recorded=True)
+    sampled.add(0, [("/opt/of/mine/load.py", 5, "load"), *TOKENIZE[1:]])
+    assert [function for _, function, *_ in rows(reduced(sampled.rank))] == [
+        "<module> (train.py:90)",
+        "train (train.py:12)",
+        "load (mine/load.py:5)",
+    ]
+
+
 def test_called_functions_have_the_time_of_their_calls_in_steps_once() -> None:
     rank = Rank()
     host = rank.thread()
