@@ -147,8 +147,8 @@ def _show(rank: RankRun, console: Console) -> None:
     for name, value in facts.items():
         console.print(f"{name:<22} {printable(str(value))}", markup=False, soft_wrap=True)
     losses = rank.tables["losses"].collect().rows(named=True)
-    known = "" if facts["status"] != "unknown" else "; what its manifest counted is not known"
-    console.print(f"{'losses':<22}{'' if losses else f' none in its files{known}' if known else ' none'}", markup=False)
+    none = " none in its files; what its manifest counted is not known" if facts["status"] == "unknown" else " none"
+    console.print(f"{'losses':<22}{'' if losses else none}", markup=False)
     for loss in losses:
         text = f"  {loss['count']:,} × {loss['what']} ({loss['severity']}, {loss['source']}): {loss['advice']}"
         console.print(printable(text), markup=False, soft_wrap=True)

@@ -252,7 +252,7 @@ class _Ending:
 def _nothing_recorded(automatic: Automatic) -> str:
     """Return why nothing was recorded, and how to record."""
     if automatic.problem is not None:
-        return f"Nothing was recorded: {automatic.problem.rstrip('.')}."
+        return f"Nothing was recorded: {automatic.problem}."
     if automatic.gave_way:
         return "The program profiles itself with stepscope.profile; `stepscope run` left that to it."
     if not automatic.frameworks:

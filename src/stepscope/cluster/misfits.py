@@ -69,7 +69,7 @@ def misfits(
 
 
 def without_device_work(tables: JobTables) -> list[int]:
-    """Return the ranks without work of a device, where most others have some: it was not recorded."""
+    """Return the ranks without work of a device, if at least half of all ranks have some: it was not recorded."""
     known = tables.ranks.filter(pl.col("fault").is_null() & pl.col("device").is_not_null())
     bare = known.filter(pl.col("device") == "cpu")["rank"].unique().sort().to_list()
     return bare if 0 < 2 * len(bare) <= known["rank"].n_unique() else []

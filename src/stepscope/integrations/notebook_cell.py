@@ -140,7 +140,7 @@ class CellRecording:
             raise UsageError(message, "Ask after its end.")
         automatic = self._automatic
         if automatic is not None and automatic.problem is not None:
-            message = f"Nothing was recorded: {automatic.problem.rstrip('.')}."
+            message = f"Nothing was recorded: {automatic.problem}."
             raise UsageError(message)
         steps = automatic.steps if automatic is not None else self._session.number if self._session else 0
         message = f"Nothing was recorded: the cell ended after {count_text(steps, 'step')}, before the first to record."

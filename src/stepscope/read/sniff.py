@@ -71,7 +71,7 @@ _DUMP = re.compile(rb'\s*\[\s*\{\s*"pid"\s*:\s*\d+\s*,\s*"thread_id"\s*:')
 _OF_TENSORBOARD = re.compile(r"(?P<worker>(?P<host>.+?)(?:_(?P<process>\d+))?)\.\d{10,20}\.pt\.trace\.json(?:\.gz)?")
 #: ``export_chrome_tracing`` and ``export_protobuf`` of Paddle.
 _OF_PADDLE = re.compile(r"(?P<worker>host_(?P<host>.+)pid_\d+)_time_.*")
-#: A process that takes the place of another begins to record later than that by more than this.
+#: A process that takes the place of another one begins to record later by more than this.
 _RESTART_NS = 5 * 10**9
 _RANK_DIRECTORY = re.compile(r"rank[-_]?(\d{1,6})", re.IGNORECASE)
 _FIRST_TIME = re.compile(rb'"ts"\s*:\s*"?(-?\d{1,18})(?:\.(\d{1,9}))?[",}\s]')
@@ -458,7 +458,10 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 
 def _of_one_time(one: Capture, other: Capture) -> bool:
-    """Return whether two captures of a rank are of one time: of two processes, which a rank has one after the other."""
+    """Return whether two captures of a rank were recorded at one time.
+
+    A process that takes the place of another one begins seconds later.
+    """
     if one.window is None or other.window is None:
         return False
     two = one.process and other.process and one.worker != other.worker

@@ -116,7 +116,8 @@ def _data_wait(tables: JobTables, row: Row, framework: str) -> Diagnosis:
 
 
 def _in_function(rank: int, function: SlowFunction, where: str = "") -> Evidence:
-    text = f"{where}{function.name} takes {ms(function.total_ns)} ms a step; on its peers {ms(function.peers_ns)} ms"
+    peers = f"on its peers {ms(function.peers_ns)} ms" if function.peers_ns else "its peers were not seen in it"
+    text = f"{where}{function.name} takes {ms(function.total_ns)} ms a step; {peers}"
     return Evidence(text=text, value=float(function.more_ns), unit="ns", rank=rank)
 
 

@@ -44,6 +44,7 @@ def summarise(tables: Tables) -> Summary:
     operators = _top(tables, host) if sampled == 1 else _estimated(host, drawn, steps.total_ns)
     names = (*(entry.name for entry in operators), *waits(tables)["name"].to_list()[:1])
     known = (parts if sampled == 1 else _of_sample(parts)).parts
+    samples_alone = has_rows(tables, "samples") and not steps.total_ns and not has_rows(tables, "run_steps")
     return Summary(
         on_device=work.on_device,
         devices=tuple(sorted(set(device["device"].to_list()))),
@@ -65,19 +66,18 @@ def summarise(tables: Tables) -> Summary:
         preempted=preempted,
         preempted_ns=preempted_ns,
         compiling=_compiling(tables, windows, steps.total_ns),
-        sampled_only=None if steps.total_ns or not has_rows(tables, "samples") else _most_sampled(tables),
+        sampled_only=_most_sampled(tables) if samples_alone else None,
     )
 
 
 def _most_sampled(tables: Tables) -> Entry | None:
     """Return the function, with its line, that most samples of Python stacks saw at work."""
-    rows = python_lines(tables).drop_nulls("Function").sort("Self(us)", descending=True).head(1)
-    for file, line, function, count, share, time in rows.select(
-        "File", "Line", "Function", "Samples", "Share(%)", "Self(us)"
-    ).iter_rows():
-        name = f"{function} ({(file or '').rpartition('/')[2]}:{line or 0})"
-        return Entry(name, "python", round(1000 * time), count, share / 100)
-    return None
+    rows = python_lines(tables).drop_nulls("Function").sort("Self(us)", descending=True)
+    if rows.is_empty():
+        return None
+    most = rows.row(0, named=True)
+    name = f"{most['Function']} ({(most['File'] or '').rpartition('/')[2]}:{most['Line'] or 0})"
+    return Entry(name, "python", round(1000 * most["Self(us)"]), most["Samples"], most["Share(%)"] / 100)
 
 
 def losses_of(tables: Tables) -> tuple[Loss, ...]:

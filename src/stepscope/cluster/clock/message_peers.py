@@ -1,4 +1,4 @@
-"""Between which ranks messages go whose captures do not say it (PyTorch before 2.5): in groups of two, and in rings."""
+"""The peers of messages whose capture names none (PyTorch before 2.5 does not): in groups of two, and in rings."""
 
 from __future__ import annotations
 

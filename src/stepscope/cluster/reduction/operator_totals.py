@@ -150,12 +150,11 @@ class OperatorTotals:
         names, which = np.unique(key, return_inverse=True)
         time = np.bincount(which, self._time)
         order = np.lexsort((names, -time))
-        first = np.concatenate(
-            [[one for one in order if names[one] // len(self._name.texts) == on][:_FIRST] for on in (0, 1)]
-        )
+        on = names[order] // len(self._name.texts)
+        first = np.concatenate((order[on == 0][:_FIRST], order[on == 1][:_FIRST]))
         place = np.full(len(names), -1)
-        place[first.astype(np.int64)] = np.arange(len(first))
-        return names[first.astype(np.int64)], place[which]
+        place[first] = np.arange(len(first))
+        return names[first], place[which]
 
     @staticmethod
     def _split(keys: Integers, lengths: list[int]) -> list[Integers]:

@@ -160,10 +160,9 @@ def work_by_role(
         & ~pl.col("name").str.contains(_WAITS)
     )
     # What is left of a name belongs to other works on each rank.
-    rest = pl.col("module") == OTHERS
+    rest = (pl.col("module") == OTHERS).fill_null(value=False)
     rows = rows.with_columns(
-        name=pl.when(rest.fill_null(value=False)).then(pl.lit(OTHERS)).otherwise("name"),
-        module=pl.when(~rest.fill_null(value=False)).then("module"),
+        name=pl.when(rest).then(pl.lit(OTHERS)).otherwise("name"), module=pl.when(~rest).then("module")
     )
     of_device = pl.col("kind") == "kernel"
     with_kernels = set(rows.filter(of_device)["rank"])

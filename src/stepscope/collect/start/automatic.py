@@ -334,7 +334,7 @@ class Automatic:
             self._times.abandon()
 
     def _fail(self, error: Exception) -> None:
-        self.problem = one_line(error)
+        self.problem = one_line(error).rstrip(".")
         _LOG.warning("stepscope: steps are not recorded (%s); the program runs on.", self.problem)
         with suppress(Exception):  # law 1: what could not be recorded may be impossible to end, too
             self.end("failed", {"exception": self.problem})

@@ -60,7 +60,8 @@ class ComparisonScreen:
         about = self.found.a.environment
         yield from filter(None, (about.get("framework", ""), about.get("device", "")))
         if self.found.rank is not None:
-            yield f"rank {self.found.rank} of {about.get('ranks', '?')}"
+            size = about.get("ranks")
+            yield f"rank {self.found.rank}{f' of {size}' if size else ''}"
 
     def sides(self) -> list[Text]:
         """Return the names of the sides, and how they were compared."""
