@@ -64,19 +64,22 @@ def diagnose(tables: JobTables, row: Row, works: list[OwnWork], lost: float | No
         return _garbage(row)
     parts = {name: row[f"{name}_ns"] or 0 for name in ("computing", "data_wait", "host")}
     largest = max(parts, key=lambda name: parts[name])
-    if largest == "data_wait":
-        return _data_wait(tables, row, str(framework or ""))
     work = next((work for work in works if rank in work.ranks), None)
     why = explain(work.row(rank)) if work else None
-    alone = _host_bound(tables, row, work) if largest == "host" else _computing(tables, row, why)
-    if largest == "computing" and alone.amount_ns < EXPLAINS * (lost or 0):
-        alone = _unexplained(row, alone, lost or 0)
+    if largest == "data_wait":
+        alone = _data_wait(tables, row, str(framework or ""))
+    elif largest == "host":
+        alone = _host_bound(tables, row, work)
+    else:
+        alone = _computing(tables, row, why)
+        if alone.amount_ns < EXPLAINS * (lost or 0):
+            alone = _unexplained(row, alone, lost or 0)
+    # Both may be there: a slow operator on a busy machine. What leaves less unexplained is the cause. A rank that waits
+    # for its cores does so in its operators, for its data, and, which its own time does not show, in communication.
+    specific = largest == "data_wait" or (largest == "computing" and why is not None and why.what != "all")
+    left = max(added - (row["delay_ns"] or 0), 0)
     disturbed = _other_process(tables, row)
-    # Both may be there: a slow operator on a busy machine. What leaves less unexplained is the cause.
-    specific = largest == "computing" and why is not None and why.what != "all"
-    if disturbed and not (specific and abs(added - alone.amount_ns) < abs(added - (row["delay_ns"] or 0))):
-        return disturbed
-    return alone
+    return alone if disturbed is None or (specific and abs(added - alone.amount_ns) < left) else disturbed
 
 
 def _garbage(row: Row) -> Diagnosis:
