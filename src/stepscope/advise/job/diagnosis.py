@@ -199,7 +199,6 @@ def _computing(tables: JobTables, row: Row, why: Explanation | None) -> Diagnosi
         )
     if why.what == "all":
         return _everything(tables, row, why)
-    times = f"{why.ratio:.2f} × as long as its peers'" if why.ratio < 1e3 else "time, and its peers do not run it"
     verb, first = ("takes" if len(why.values) == 1 else "take"), _short(why.values[0])
     name = {
         "name": first,
@@ -209,7 +208,12 @@ def _computing(tables: JobTables, row: Row, why: Explanation | None) -> Diagnosi
         "phase": f"{first} phase",
     }[why.what]
     within = f" in {why.module}" if why.module else ""
-    text = f"its {name}{within} {verb} {times}: {ms(why.excess_ns)} ms more a step"
+    if why.ratio < 1e3:
+        longer, remedy = f"{verb} {why.ratio:.2f} × as long as its peers'", _COMPARE
+        because, text = f"its {name} {longer}", f"its {name}{within} {longer}: {ms(why.excess_ns)} ms more a step"
+    else:
+        because, remedy = f"it runs {name}, which its peers do not", _ONLY_HERE
+        text = f"its {name}{within} {verb} {ms(why.excess_ns)} ms a step; its peers do not run it"
     evidence = Evidence(
         text=text,
         value=why.excess_ns,
@@ -218,7 +222,7 @@ def _computing(tables: JobTables, row: Row, why: Explanation | None) -> Diagnosi
         operator=why.values[0] if why.what in ("name", "operator", "names") else None,
         module=why.values[0] if why.what == "module" else why.module,
     )
-    return Diagnosis("slow-rank", why.excess_ns, f"its {name} {verb} {times}", (evidence,), _COMPARE, why.values[0])
+    return Diagnosis("slow-rank", why.excess_ns, because, (evidence,), remedy, why.values[0])
 
 
 def _unexplained(row: Row, why: Diagnosis, lost: float) -> Diagnosis:
@@ -273,6 +277,10 @@ _COOL_HOST = (
 _COMPARE = (
     "Compare what this rank gives the operator: shapes, number of calls, data types, and its library version. If these "
     "are equal, the device or its memory is slower: try the rank on another one."
+)
+_ONLY_HERE = (
+    "Find what the program does on this rank alone: a branch on the rank, metrics, checks or samples of another kind. "
+    "Move it behind the step, do it less often, or share it among the ranks."
 )
 
 

@@ -70,8 +70,10 @@ class OwnWork:
         for by in ("name", "module"):
             values = self.names[by].cast(pl.String)
             groups = [np.flatnonzero((values == value).to_numpy()) for value in values.drop_nulls().unique().sort()]
+            # What only one rank does counts as well.
+            most = np.nan_to_num(self.total).max(axis=0)
             whole = np.nansum(self.peers)
-            tested[by] = [columns for columns in groups if np.nansum(self.peers[columns]) >= _SMALL * whole]
+            tested[by] = [columns for columns in groups if most[columns].sum() >= _SMALL * whole]
         count = sum(map(len, tested.values()))
         found: dict[int, float] = {}
         for groups in tested.values():
@@ -97,7 +99,6 @@ class OwnWork:
 
     def _replaced(self, by: str) -> dict[int, tuple[str, str]]:
         rest = (self.names["name"] == OTHERS).to_numpy()
-        others = np.nansum(self.total[:, rest], axis=1)[:, None]
         values = self.names[by].cast(pl.String).to_numpy()
         names = self.names.filter(~rest)[by].cast(pl.String).drop_nulls().unique(maintain_order=True).to_list()
         known = [self.total[:, np.flatnonzero((values == name) & ~rest)] for name in names]
@@ -106,8 +107,7 @@ class OwnWork:
         if not total.size:
             return {}
         usual = np.nan_to_num(np.array([np.nanmax(column, initial=0) for column in total.T]))
-        # What takes much longer than all that a rank does not name is not among that.
-        total[np.isnan(total) & (others < _AMONG_OTHERS * usual)] = 0.0
+        total = _lacking(total, _others(self.names, self.total), usual)
         have, lack = (total > 0).sum(axis=0), (total == 0).sum(axis=0)
         half = len(total) / 2
         found = {}
@@ -209,4 +209,16 @@ def _matrices(rows: pl.DataFrame) -> OwnWork:
     total[has_others] = np.nan
     error = np.zeros_like(total)
     total[place], error[place] = placed["mean"].to_numpy(), placed["error"].to_numpy()
+    total = _lacking(total, _others(names, total), np.nan_to_num(total).max(axis=0))
     return OwnWork(ranks.to_list(), names.drop("column"), total, error, lower_median(total.T))
+
+
+def _others(names: pl.DataFrame, total: Floats) -> Floats:
+    """Return what all takes that each rank does not name, ns a step; a column."""
+    others: Floats = np.nansum(total[:, (names["name"] == OTHERS).to_numpy()], axis=1)
+    return others[:, None]
+
+
+def _lacking(total: Floats, others: Floats, usual: Floats) -> Floats:
+    """Return the work of ranks: what takes much longer than all that a rank does not name is not among that."""
+    return np.where(np.isnan(total) & (others < _AMONG_OTHERS * usual), 0.0, total)

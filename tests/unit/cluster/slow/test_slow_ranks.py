@@ -115,3 +115,15 @@ def test_a_rank_of_two_that_collects_garbage_is_named_though_both_wait_for_a_cor
     [one] = job_findings(Job(on_cores(job_tables(collects, **job), {})))  # type: ignore[arg-type]
     assert (one.cause, one.ranks) == ("slow-rank", (1,)) and "garbage collection" in one.title
     assert one.added_ns == pytest.approx(150 * MS, rel=0.4)
+
+
+def test_an_operator_that_only_one_rank_runs_is_named_though_summaries_name_no_small_ones() -> None:
+    def only_here(rank: int, step: int, work: dict[str, float]) -> None:
+        work["aten::softmax"] = 12.0 if rank == 1 else 0.2
+
+    tables = job_tables(only_here, device="cpu", ranks=4)
+    small = (pl.col("name") == "aten::softmax") & (pl.col("rank") != 1)
+    unnamed = tables.operators.with_columns(module=pl.when(small).then(pl.lit("(others)")).otherwise("module"))
+    [one] = job_findings(Job(replace(tables, operators=conform("operators", unnamed))))
+    assert (one.ranks, one.operator) == ((1,), "aten::softmax")
+    assert one.title.endswith("it runs aten::softmax, which its peers do not")
