@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.advise.finding import Finding
-from stepscope.analyse.quantities import percent_text
+from stepscope.analyse.quantities import duration_text, percent_text
 from stepscope.analyse.step.run_steps import OTHERS_USE
 from stepscope.analyse.step.summary import Summary
 
@@ -74,7 +74,7 @@ def _not_typical(summary: Summary) -> str | None:
     found = summary.run.typical
     if found is None or found.typical:
         return None
-    recorded, others = (f"{ns / 1e6:.3g} ms" for ns in (found.recorded_ns, found.others_ns))
+    recorded, others = (duration_text(ns) for ns in (found.recorded_ns, found.others_ns))
     if found.cause == "recording":
         added = percent_text(found.recorded_part / found.others_ns)
         return (

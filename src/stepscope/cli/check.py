@@ -31,7 +31,7 @@ _COUNTED = {
 #: What the recorder of a framework's operators delivers: one of it, and the kinds of its spans.
 _WORK = {
     "operator": ("operator",),
-    "piece of device work": ("kernel", "memcpy", "memset"),
+    "device event": ("kernel", "memcpy", "memset"),
     "collective": ("collective",),
 }
 
@@ -88,8 +88,8 @@ def _show_job(run: Run, console: Console) -> bool:
     captures = [capture for rank in readable for capture in rank.captures]
     states: dict[str, dict[int, str]] = {}
     for rank in readable:
-        for name, state in rank.manifest.get("collectors", {}).items():
-            states.setdefault(f"collector {name}", {})[rank.rank] = _not_recorded(state) or "recorded"
+        for name, said in _collectors(rank, numbers=False).items():
+            states.setdefault(name, {})[rank.rank] = said
     facts = {
         "ranks": f"{len(run.ranks):,} of {summary.world_size or 'an unknown number'}",
         "hosts": summary.hosts or "not known of every rank",
@@ -162,8 +162,13 @@ def _steps(rank: RankRun) -> str:
     return f"{len(numbers)} ({numbers[0]} to {numbers[-1]}, {steps['source'][0]})"
 
 
-def _collectors(rank: RankRun) -> dict[str, str]:
-    """Return what each collector recorded, in words: what it counted, or how much of it is in the tables."""
+def _collectors(rank: RankRun, *, numbers: bool = True) -> dict[str, str]:
+    """Return what each collector recorded, in words: what it counted, or how much of it is in the tables.
+
+    Args:
+        rank: Whose collectors.
+        numbers: Whether to say how many of what it recorded.
+    """
     from stepscope.collect.frameworks import FRAMEWORKS
 
     manifest = rank.manifest
@@ -178,10 +183,11 @@ def _collectors(rank: RankRun) -> dict[str, str]:
             said[name] = "recording when the process ended; how much, only its captures say"
         elif name in using:
             several = " by all frameworks together" if len(using) > 1 else ""
-            said[name] = f"{_counted(_work(rank), 'operator or device work')}{several}"
+            said[name] = f"{_counted(_work(rank), 'operator or device work', numbers=numbers)}{several}"
         else:
             known = {noun: state[key] for key, noun in _COUNTED.items() if isinstance(state.get(key), int)}
-            said[name] = _counted(known, next(iter(known))) if known else "ran; it does not count what it records"
+            ran = "ran; it does not count what it records"
+            said[name] = _counted(known, next(iter(known)), numbers=numbers) if known else ran
         said[name] = "; ".join([said[name], *_notes(state)])
     return {f"collector {name}": text for name, text in said.items()}
 
@@ -204,10 +210,10 @@ def _work(rank: RankRun) -> dict[str, int]:
     return {noun: sum(found.get(kind, 0) for kind in kinds) for noun, kinds in _WORK.items()}
 
 
-def _counted(counts: dict[str, int], what: str) -> str:
+def _counted(counts: dict[str, int], what: str, *, numbers: bool) -> str:
     from stepscope.analyse.quantities import count_text
 
-    some = [count_text(count, noun) for noun, count in counts.items() if count]
+    some = [count_text(count, noun) if numbers else f"{noun}s" for noun, count in counts.items() if count]
     return f"recorded {', '.join(some)}" if some else f"recorded nothing: there was no {what}"
 
 

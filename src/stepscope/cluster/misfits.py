@@ -109,7 +109,7 @@ def _unreadable(tables: JobTables) -> Iterator[Misfit]:
     if not cut.is_empty():
         numbers = cut["rank"].to_list()
         steps = dict(tables.steps.group_by("rank").len().rows())
-        details = tuple(f"rank {rank} has {steps.get(rank, 0):,} steps" for rank in numbers)
+        details = tuple(f"rank {rank} has {count_text(steps.get(rank, 0), 'step')}" for rank in numbers)
         sentence = f"The capture of {_ranks(numbers)} ends before the recording did."
         yield Misfit("unreadable-rank", sentence, tuple(numbers), details)
 

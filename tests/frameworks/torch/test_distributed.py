@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 import stepscope
+from stepscope.cli.main import main
 from tests.frameworks.torch.programs import (
     environment,
     free_port,
@@ -69,6 +70,14 @@ def test_both_ranks_are_in_one_run(run: Path) -> None:
     assert len({found["process"] for found in manifests}) == 2
     assert {found["collectors"]["torch"]["recorder"] for found in manifests} == {"native"}
     assert os.getpid() not in {found["process"] for found in manifests}
+
+
+def test_check_says_of_the_job_what_its_ranks_recorded(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(run)]) == 0
+    said = {line[:22].strip(): line[22:].strip() for line in capsys.readouterr().out.splitlines()}
+    assert said["collector torch"] == "recorded operators, collectives"
+    assert said["collector dataloader"] == "recorded nothing: there was no wait"
+    assert said["collector compilations"] == "ran; it does not count what it records"
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -10,6 +10,7 @@ import polars as pl
 
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.job.diagnosis import ms
+from stepscope.analyse.quantities import count_text, number_text
 from stepscope.cluster.job_tables import JobTables
 from stepscope.cluster.what_if.job_what_if import Gain
 
@@ -92,8 +93,8 @@ def _finding(
         ranks = [rank for rank in ranks if host_of.get(rank) in between]
     others = "the other link of its sort" if worst["peers"] == 1 else f"the other {worst['peers']:,} links of its sort"
     title = (
-        f"Between {who}{where} data move at {worst['bandwidth']:.3g} GB/s, over {others} at "
-        f"{worst['peers_bandwidth']:.3g}: {ms(added)} of {ms(step_ns)} ms a step"
+        f"Between {who}{where} data move at {number_text(worst['bandwidth'])} GB/s, over {others} at "
+        f"{number_text(worst['peers_bandwidth'])}: {ms(added)} of {ms(step_ns)} ms a step"
     )
     known = all(rank in host_of for rank in ranks)
     return Finding(
@@ -120,8 +121,9 @@ def _finding(
 def _evidence(rows: list[Row], pair: tuple[int, int] | None) -> tuple[Evidence, ...]:
     found = [
         Evidence(
-            text=f"{row['link']}: {row['collectives']} collectives take {row['ratio']:.3g} times what they take "
-            f"{row['peers']} links of the same kind, size and machines, from the last arrival to the end",
+            text=f"{row['link']}: {count_text(row['collectives'], 'collective')} took {number_text(row['ratio'])} "
+            f"times what they take {row['peers']} links of the same kind, size and machines, from the last arrival "
+            "to the end",
             value=float(row["ratio"]),
             result="cluster_links",
             row={"link": row["link"]},

@@ -10,6 +10,7 @@ import polars as pl
 
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.job.diagnosis import EXPLAINS, Diagnosis, Row, diagnose, ms
+from stepscope.analyse.quantities import count_text
 from stepscope.cluster.job_tables import JobTables
 from stepscope.cluster.slow.hidden_waits import HOLDS_UP, Lost
 from stepscope.cluster.slow.own_work import OwnWork
@@ -149,7 +150,8 @@ def _amounts(row: Row) -> tuple[Evidence, ...]:
         ),
         Evidence(
             text=f"{ms(row['peers_wait_ns'])} ms a step more of communication that nothing hides"
-            f"{' and of waiting for a core' if row['disturbed'] else ''} on {peers}, over {row['steps']:,} steps",
+            f"{' and of waiting for a core' if row['disturbed'] else ''} on {peers}, "
+            f"over {count_text(row['steps'], 'step')}",
             value=float(row["peers_wait_ns"]),
             unit="ns",
             rank=rank,
@@ -161,7 +163,7 @@ def _arrival(row: Row, late: Row | None) -> tuple[tuple[Evidence, ...], Confiden
     """Return what the arrivals on the job's clock say of a rank, and how sure the finding is with it."""
     if late is None or late["late_ns"] is None:
         return (), Confidence.LIKELY
-    often = f"{late['last']:,} of {late['collectives']:,} collectives"
+    often = f"{late['last']:,} of {count_text(late['collectives'], 'collective')}"
     last = f"it is the last in {often}, {ms(late['late_ns'])} ms a step late"
     evidence = Evidence(text=last, value=float(late["late_ns"]), unit="ns", rank=int(row["rank"]))
     share = late["late_ns"] / row["added_ns"]

@@ -9,6 +9,7 @@ import polars as pl
 
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.job.diagnosis import ms
+from stepscope.analyse.quantities import number_text
 from stepscope.cluster.job_tables import JobTables
 from stepscope.cluster.what_if.job_what_if import Gain
 
@@ -84,10 +85,13 @@ def _finding(row: Row, calls: Calls, added: int, saved: Gain | None) -> Finding:
         )
     ]
     if slower is not None:
-        text = f"half of its operators take {slower:.3g} times as long a call as those of the other stages, or less"
+        text = (
+            f"half of its operators take {number_text(slower)} times as long a call as those of the other stages, or "
+            "less"
+        )
         evidence.append(Evidence(text=text, value=slower))
     if more is not None:
-        text = f"a rank of it makes {more:.3g} times as many calls as one of the other stages"
+        text = f"a rank of it makes {number_text(more)} times as many calls as one of the other stages"
         evidence.append(Evidence(text=text, value=more))
     return Finding(
         cause="slow-rank" if of_rank else "slow-stage",

@@ -18,7 +18,7 @@ from stepscope.advise.observed import Observed
 from stepscope.advise.rules.dispatch_rules import line_text
 from stepscope.advise.trainers import trainer_says
 from stepscope.analyse.operators.cost_rules import FAMILIES
-from stepscope.analyse.quantities import duration_text
+from stepscope.analyse.quantities import count_text, duration_text
 from stepscope.analyse.step.announced import announced
 from stepscope.trace.schema import EVALUATIONS
 from stepscope.trace.tables import columns_of, has_rows
@@ -101,7 +101,7 @@ def besides_training(observed: Observed) -> Iterator[Claim]:
         around = _around(observed, name)
         time += float(around["time"].sum()) - float(looks["time"].sum())
         told = Evidence(
-            text=f"in {having} of {len(steps)} steps", value=float(having), result="step_times"
+            text=f"in {having} of {count_text(len(steps), 'step')}", value=float(having), result="step_times"
         )  # fmt: skip
         yield from _too_often(observed, name, (time, len(steps) / max(having, 1)), around, told)
 
@@ -170,8 +170,8 @@ def _evaluation_runs(observed: Observed) -> list[Claim]:
     looks = observed.looks.filter(pl.col("stack").is_in(through))
     where = ", ".join(f"{function} ({Path(file).name})" for file, function in functions)
     told = Evidence(
-        text=f"in {having.sum()} of {len(steps)} steps a program is given what the training returned, and gives "
-        f"nothing back{': ' * bool(where)}{where}; they take {duration_text(more)} longer than the others",
+        text=f"in {having.sum()} of {count_text(len(steps), 'step')} a program is given what the training returned, "
+        f"and gives nothing back{': ' * bool(where)}{where}; they take {duration_text(more)} longer than the others",
         value=float(having.sum()), result="step_times",
     )  # fmt: skip
     time = more * float(having.mean())

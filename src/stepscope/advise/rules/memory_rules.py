@@ -24,7 +24,7 @@ from stepscope.advise.calls import (
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
-from stepscope.analyse.quantities import bytes_text, count_text, duration_text
+from stepscope.analyse.quantities import bytes_text, count_text, duration_text, number_text
 from stepscope.trace.tables import columns_of, has_rows
 
 #: Part of the step from which on copies and page faults are told: attention copies a little in every model.
@@ -333,8 +333,8 @@ def _one_hot_of_paddle(observed: Observed, calls: pl.DataFrame) -> Iterator[Clai
         "many usual operators",
         confidence=Confidence.LIKELY,
         evidence=(
-            Evidence(text=f"{len(taken) / steps:.3g} products a step right behind one_hot", value=len(taken) / steps,
-                     result="operator_details", operator=str(taken["name"][0])),
+            Evidence(text=f"{number_text(len(taken) / steps)} products a step right behind one_hot",
+                     value=len(taken) / steps, result="operator_details", operator=str(taken["name"][0])),
         ),
         remedy="Read the rows by their numbers: paddle.nn.functional.embedding(tokens, table) instead of "
         "paddle.matmul(paddle.nn.functional.one_hot(tokens, …), table).",
@@ -439,9 +439,9 @@ def _growth(observed: Observed) -> Iterator[Claim]:
         "what the growth costs is memory: the process ends when none is left",
         confidence=Confidence.LIKELY,
         evidence=tuple(
-            Evidence(text=f"{row['Operator'] or 'an operator'} takes {row['Growth(MB/step)']:.3g} MiB a step and keeps "
-                     "it", value=row["Growth(MB/step)"], unit="MiB", result="memory_growth", operator=row["Operator"],
-                     module=row["Module"])
+            Evidence(text=f"{row['Operator'] or 'an operator'} takes {number_text(row['Growth(MB/step)'])} MiB a step "
+                     "and keeps it", value=row["Growth(MB/step)"], unit="MiB", result="memory_growth",
+                     operator=row["Operator"], module=row["Module"])
             for row in held.head(3).iter_rows(named=True)
         ),
         remedy="Find what refers to the tensors of earlier steps: a list or dict that is appended to in the loop. Keep "

@@ -24,7 +24,7 @@ from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.verdict import DISTURBED
-from stepscope.analyse.quantities import percent_text
+from stepscope.analyse.quantities import number_text, percent_text
 from stepscope.trace.tables import columns_of
 
 #: Elements from which on a tensor's type decides how long an operator takes.
@@ -188,7 +188,7 @@ def _half(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         "GFLOP/s a thread",
         confidence=Confidence.LIKELY,
         evidence=(
-            Evidence(text=f"products in {kind} run at {speed:.3g} GFLOP/s", value=time, unit="ns",
+            Evidence(text=f"products in {kind} run at {number_text(speed)} GFLOP/s", value=time, unit="ns",
                      result="operator_details", operator=name),
         ),
         remedy="Train in float32 on this processor: take .half(), .bfloat16() and torch.autocast out of the program "

@@ -19,7 +19,7 @@ from stepscope.advise.rules.collective_rules import exposed_communication
 from stepscope.analyse.idle.gaps import gaps, launches
 from stepscope.analyse.intervals import subtract, union, unite
 from stepscope.analyse.operators.operator_calls import or_negative, rows_of
-from stepscope.analyse.quantities import bytes_text, duration_text, percent_text
+from stepscope.analyse.quantities import bytes_text, duration_text, number_text, percent_text
 from stepscope.analyse.step.activity import Rows, device_rows, of_kinds, span_codes, span_kinds, texts_of
 from stepscope.analyse.step.step_trace_time import split
 from stepscope.collect.options import asked
@@ -139,7 +139,7 @@ def _time(idle: Iterable[IdleRow]) -> float:
 
 
 def _calls_text(calls: float) -> str:
-    number = f"{calls:,.0f}" if calls >= 100 else f"{calls:.3g}"
+    number = number_text(calls)
     return "1 call" if number == "1" else f"{number} calls"
 
 
@@ -327,8 +327,8 @@ def _copies(observed: Observed, waits: Sequence[IdleRow]) -> Iterator[Claim]:
 def _copied(copies: Sequence[_Copies]) -> tuple[Evidence, ...]:
     return tuple(
         Evidence(text=f"{one.name}: {duration_text(one.exposed)} of {duration_text(one.time)} a step hidden by "
-                 f"nothing, {one.number:.3g} times, {bytes_text(round(one.bytes))}", value=one.exposed, unit="ns",
-                 result="kernel_details")
+                 f"nothing, {number_text(one.number)} times, {bytes_text(round(one.bytes))}", value=one.exposed,
+                 unit="ns", result="kernel_details")
         for one in copies[:3]
     )  # fmt: skip
 

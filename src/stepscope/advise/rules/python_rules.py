@@ -15,7 +15,7 @@ from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.rules.data_rules import loads_data, lock_holder, wanting_lock
 from stepscope.advise.rules.memory_rules import pages_read_again
-from stepscope.analyse.quantities import duration_text, percent_text
+from stepscope.analyse.quantities import count_text, duration_text, percent_text
 from stepscope.analyse.stacks.sampled_time import sampled_time
 from stepscope.trace.tables import columns_of
 
@@ -444,7 +444,8 @@ def _garbage(observed: Observed) -> Iterator[Claim]:
         basis="the pauses of Python's collector, by samples of all steps or, where these are few, in the recorded ones",
         confidence=Confidence.MEASURED,
         evidence=(
-            Evidence(text=f"{garbage.count} pauses in {steps} steps", value=float(garbage.count)),
+            Evidence(text=f"{count_text(garbage.count, 'pause')} in {count_text(steps, 'step')}",
+                     value=float(garbage.count)),
             *(Evidence(text=f"collects at {observed.place(file, line)}", source=f"{file}:{line}",
                        result="python_lines") for file, line, _ in lines[:2]),
         ),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.analyse.quantities import duration_text
 from stepscope.cluster.clock.line_fit import Flags, Floats, Integers, Lines
 from stepscope.cluster.job_tables import Frame
 
@@ -195,7 +196,7 @@ def _reasons(found: Estimates, good: Flags, main: Flags) -> list[str]:
         if moved := float(found.moved[same].max()):
             reasons[rank] = (
                 "its clock, or that of the job, was set or did not run evenly while it recorded: "
-                f"they moved apart by {moved / 1e6:.3g} ms or more"
+                f"they moved apart by {duration_text(moved)} or more"
             )
             continue
         others = "the ranks that have the clock of the job" if same.sum() > 1 else "another rank"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from stepscope.analyse.quantities import duration_text
 from stepscope.cluster.clock import line_fit
 from stepscope.cluster.clock.line_fit import Ends, Flags, Floats, Integers, Lines
 from stepscope.cluster.clock.shared_hosts import hosts
@@ -227,6 +228,6 @@ def _set(rows: Frame, bent: Floats, reasons: list[str]) -> list[int]:
     wrong = np.flatnonzero((bent > 0) & ~beaten)
     for rank in wrong:
         reasons[rank] = (
-            f"its clock was set, or did not run evenly, while it recorded: by about {bent[rank] / 1e6:.3g} ms"
+            f"its clock was set, or did not run evenly, while it recorded: by about {duration_text(bent[rank])}"
         )
     return [int(rank) for rank in wrong]

@@ -20,6 +20,7 @@ from typing import IO, Any
 import numpy as np
 import psutil
 
+from stepscope.analyse.quantities import count_text
 from stepscope.comparison.levels import RunLevel, level_of
 from stepscope.comparison.turns.programs import ProgramInTurns
 from stepscope.errors import UsageError
@@ -138,7 +139,7 @@ class _LiveSide:
             UsageError: There are too few.
         """
         if len(self.rows) < _LEAST:
-            raise UsageError(*self._quoted(f"ended after {len(self.rows)} steps; {_LEAST} are needed"))
+            raise UsageError(*self._quoted(f"ended after {count_text(len(self.rows), 'step')}; {_LEAST} are needed"))
         count = len(self.rows) // self._together * self._together
         wall, delay, faults = (
             np.array([np.nan if value is None else value for value in column], np.float64)
