@@ -6,6 +6,7 @@ table of losses with severity and advice is Perfetto's ``stats`` table.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "counts once."),
     "event_not_an_object": ("data_loss", "An element of the event list is not a JSON object; it is left out."),
     "event_unknown_kind": ("info",
-        "Events of a phase stepscope does not use (metadata, samples); nothing is missing from the results."),
+        "Events of a phase that stepscope does not use (metadata, samples); nothing is missing from the results."),
     "kind_unknown": ("info",
         "Work of a type that stepscope does not know. It keeps its time: on a device it counts as computing."),
     "total_differs": ("error",
@@ -81,7 +82,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "metadata_damaged": ("info", "Facts about the recording that are not valid JSON; rank or host may be missing."),
     "value_unreadable": ("info", "A value of an event has the wrong type and was left out; the event is there."),
     "event_not_an_interval": ("info",
-        "MindSpore's marks of its queues, which end before they begin; they are not intervals and are left out."),
+        "Marks of MindSpore's queues, which end before they begin; they are not intervals and are left out."),
     "event_noise": ("info",
         "Marks of XLA's thread pools and of the ends of its operators; they are not work and are left out."),
     "event_aggregate": ("info",
@@ -103,8 +104,8 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "flow_dangling": ("info", "An arrow whose start or end is not in the file; it is left out."),
     "correlation_dangling": ("info", "Device work whose launching call is not in the file; it has no operator."),
     "graph_capture_missing": ("info",
-        "Kernels of a graph's replay; the capture of the graph is not in the files, so the operator around the replay, "
-        "or the replay, owns them. Import the trace of the capture together with this one."),
+        "Kernels of the replay of a graph whose capture is not in the files; the operator around the replay, or the "
+        "replay, owns them. Import the trace of the capture together with this one."),
     "steps_of_capture": ("info",
         "Steps in which graphs were captured that another file replays: they give the replays their operators, and are "
         "not among the steps."),
@@ -188,7 +189,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "span_other_thread": ("info", "A span was closed by another thread; it lies on the thread that opened it."),
     "span_opened_before": ("info", "A span was open when recording started; it is left out."),
     "disk_full": ("data_loss", "The disk was full: recording stopped, training went on."),
-    "python_calls_short": ("info", "Python calls of less than 2 µs were left out; their time is their caller's."),
+    "python_calls_short": ("info", "Calls of less than 2 µs in Python were left out; their time is their caller's."),
     "python_calls_overflow": ("data_loss",
         "More Python functions were called than could be written; the rest is left out. Record fewer steps."),
     "operators_dropped": ("data_loss",
@@ -222,6 +223,12 @@ def loss_text(what: str, count: int) -> str:
     noun, *rest = what.split("_")
     noun = noun[:-1] if count == 1 and noun.endswith("s") else noun
     return f"{count:,} {' '.join([noun, *rest])}"
+
+
+def note_text(what: str, count: int) -> str:
+    """Return in words what is only worth knowing, with its count: ``spans of one thread that overlap … (3)``."""
+    said = re.split(r"[:;]|\.(?:\s|$)", CATALOGUE[what][1])[0] if what in CATALOGUE else what.replace("_", " ")
+    return f"{said[:1].lower()}{said[1:]} ({count:,})"
 
 
 def by_severity(losses: Iterable[Loss]) -> list[Loss]:

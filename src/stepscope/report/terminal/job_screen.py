@@ -26,7 +26,7 @@ from stepscope.cluster.job_summary import (
 from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.report.terminal.console_page import LABEL, OURS, QUIET, STRONG, WARNING, ConsolePage
 from stepscope.report.terminal.run_lines import histogram
-from stepscope.trace.losses import CATALOGUE, loss_text
+from stepscope.trace.losses import CATALOGUE, loss_text, note_text
 
 #: Lines of the screen at 80 columns.
 LINES = 40
@@ -327,7 +327,7 @@ class JobScreen(ConsolePage):
         if len(missing) > _LOSSES:
             text.append(f" {len(missing) - _LOSSES} more kinds.", style=WARNING)
         if notes:
-            named = ", ".join(loss.what.replace("_", " ") for loss in notes)
+            named = "; ".join(note_text(loss.what, loss.count) for loss in notes)
             text.append(" " if missing or gone else "; ").append(f"for information: {self.shown(named)}", style=QUIET)
         return text
 

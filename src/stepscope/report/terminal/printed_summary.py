@@ -19,7 +19,7 @@ from stepscope.analyse.step.summary import Entry, StepPart, Summary
 from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.report.terminal.console_page import LABEL, OURS, QUIET, STRONG, WARNING, ConsolePage
 from stepscope.report.terminal.run_lines import preempted_text, run_lines, spread_text
-from stepscope.trace.losses import Loss, loss_text
+from stepscope.trace.losses import Loss, loss_text, note_text
 from stepscope.trace.manifest import Manifest
 
 #: Findings that are told, and lines of a text about one.
@@ -234,7 +234,7 @@ class SummaryPage(ConsolePage):
             text.append(f"{self.shown(loss_text(loss.what, loss.count))}. ", style=WARNING)
             text.append(self.shown(loss.advice))
         if notes:
-            named = ", ".join(self.shown(loss_text(loss.what, loss.count)) for loss in notes)
+            named = "; ".join(self.shown(note_text(loss.what, loss.count)) for loss in notes)
             text.append("\n" if missing else "; ").append(f"for information: {named}", style=QUIET)
         return text
 

@@ -238,7 +238,7 @@ def test_what_is_lost_names_its_ranks() -> None:
     cut = LossOverRanks("file_cut", 4, "data_loss", (3, 4, 5, 9))
     text = " ".join(shown(replace(summary(), losses=(cut, LossOverRanks("flow_dangling", 9, "info", (1,))))).split())
     assert "lost 4 file cut on rank 3-5, 9. The file ends in the middle" in text
-    assert "for information: flow dangling" in text
+    assert "for information: an arrow whose start or end is not in the file (" in text
 
 
 def test_nothing_lost_is_said_only_where_it_was_checked() -> None:

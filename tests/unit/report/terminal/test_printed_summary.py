@@ -143,7 +143,7 @@ def test_what_is_lost_comes_with_its_advice() -> None:
     )
     words = " ".join(shown(replace(SUMMARY, losses=losses)).split())
     assert f"lost 1 file cut. {CATALOGUE['file_cut'][1]}" in words
-    assert "for information: 1,234 flow dangling" in words
+    assert "for information: an arrow whose start or end is not in the file (1,234)" in words
 
 
 def test_an_empty_recording_is_shown_as_such() -> None:
