@@ -11,9 +11,16 @@ from stepscope.collect.journal.values import text
 REDACTED = "<redacted>"
 
 #: Parts of names of secret values.
-_SECRET = "(?:key|token|secret|passw(?:or)?d|passphrase|credential)"  # noqa: S105 - a pattern
+_SECRET = "(?:key|token|secret|passw(?:or)?d|passphrase|credential|login|auth(?!or))"  # noqa: S105 - a pattern
 #: An option that is followed by a secret value.
 _OPTION = re.compile(rf"-{{1,2}}[\w.-]*{_SECRET}[\w.-]*", re.IGNORECASE)
+#: One that is followed by several.
+_SEVERAL = re.compile(rf"-{{1,2}}[\w.-]*{_SECRET}s", re.IGNORECASE)
+#: Options whose value is a user and a password, as curl's.
+_USER = re.compile(r"-u|--(?:[\w-]*-)?user(?:name)?", re.IGNORECASE)
+#: 40 hexadecimal digits, as keys of W&B are, and options whose value of that form is public: a commit or a checksum.
+_DIGITS = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{40}(?![0-9A-Za-z])")
+_PUBLIC = re.compile(r"[+-]*[\w.-]*(?:rev|commit|sha|hash|ref|digest|checksum|version)", re.IGNORECASE)
 #: ``--option=value``, and ``name=value`` as Hydra and ``env`` write it: a whole word.
 _ASSIGNED = re.compile(rf"([+~-]*[\w./@-]*{_SECRET}[\w./@-]*[=:]).+", re.IGNORECASE | re.DOTALL)
 #: An assignment of a quoted text, in code or JSON.
@@ -55,17 +62,24 @@ def command_line() -> list[str]:
 def redacted(words: Sequence[str]) -> Iterator[str]:
     """Yield the words of a command line without credentials.
 
-    These are the values of options and assignments whose name says key, token, secret or password, and texts with the
-    form of a known credential.
+    These are the values of options and assignments whose name says key, token, secret, password or login, and texts
+    with the form of a known credential.
     """
-    after_option = False
+    option = ""  # whose value this word may be
     for word in words:
-        value = after_option and not word.startswith("-")
-        after_option = _OPTION.fullmatch(word) is not None
+        # A value may begin with a dash; what begins with two, or is one letter behind one, is the next option.
+        value = _OPTION.fullmatch(option) and not re.match(r"--|-.?$", word) and not _OPTION.fullmatch(word)
         if value:
             yield REDACTED
         elif assigned := _ASSIGNED.fullmatch(word):
             yield assigned[1] + REDACTED
+        elif _USER.fullmatch(option) and ":" in word:
+            yield f"{word.partition(':')[0]}:{REDACTED}"
         else:
-            word = _INSIDE.sub(rf"\1{REDACTED}", _QUOTED.sub(rf"\1\2{REDACTED}\2", word))
-            yield _CREDENTIAL.sub(REDACTED, word)
+            inside = _INSIDE.sub(rf"\1{REDACTED}", _QUOTED.sub(rf"\1\2{REDACTED}\2", word))
+            kept = _CREDENTIAL.sub(REDACTED, inside)
+            yield kept if _PUBLIC.match(option) or _PUBLIC.match(word) else _DIGITS.sub(REDACTED, kept)
+        if word.startswith("-") and not value:
+            option = word
+        elif not _SEVERAL.fullmatch(option):
+            option = ""

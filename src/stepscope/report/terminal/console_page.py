@@ -208,6 +208,10 @@ class ConsolePage:
         """Return nanoseconds as text that the terminal can show."""
         return duration_text(ns, micro="u" if self.ascii else "µ")
 
+    def amount(self, ns: float) -> str:
+        """Return how long something takes that may not be there at all."""
+        return self.time(ns) if round(ns) else "none"
+
 
 def _stripped(line: list[Segment]) -> list[Segment]:
     kept = list(line)

@@ -190,7 +190,7 @@ class JobScreen(ConsolePage):
                 Text(str(rank.rank), style=STRONG),
                 *(self.dash if value is None else self.time(value) for value in times),
                 self.dash if rank.speed is None else f"{rank.speed:.2f}",
-                self.dash if rank.wait_ns is None else self.time(rank.wait_ns),
+                self.dash if rank.wait_ns is None else self.amount(rank.wait_ns),
                 f"{rank.times_last} of {rank.meetings}" if rank.meetings else self.dash,
                 self.shown(rank.host or self.dash),
             )
@@ -211,7 +211,7 @@ class JobScreen(ConsolePage):
         for label, over in rows:
             numbers = (over.lowest, over.quarter, over.median, over.three_quarters, over.highest)
             drawn = histogram(over.counts, ascii_only=self.ascii) if over.lowest < over.highest else ""
-            grid.add_row(label, *map(self.time, numbers), Text(drawn, style=OURS))
+            grid.add_row(label, *map(self.amount, numbers), Text(drawn, style=OURS))
         return grid
 
     def steps(self) -> Iterator[RenderableType]:
@@ -284,10 +284,11 @@ class JobScreen(ConsolePage):
     def communication(self, found: JobCommunication) -> str:
         """Return number and times of the collectives."""
         named = (("exposed", found.exposed_ns), ("overlapped", found.overlapped_ns))
-        of_time = ", ".join(f"{self.time(ns)} {name}" for name, ns in named if ns is not None)
+        of_time = ", ".join(f"{self.amount(ns)} {name}" for name, ns in named if ns is not None)
         facts = [f"{number_text(found.count)} a step", *([of_time] if of_time else [])]
         if found.wait_ns is not None and found.transit_ns is not None:
-            facts.append(f"{self.time(found.wait_ns)} waiting for others, {self.time(found.transit_ns)} moving data")
+            waiting, moving = self.amount(found.wait_ns), self.amount(found.transit_ns)
+            facts.append(f"{waiting} waiting for others, {moving} moving data")
         return "; ".join(facts)
 
     def pipeline(self, found: JobPipeline) -> str:

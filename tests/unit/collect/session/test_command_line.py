@@ -7,6 +7,7 @@ import pytest
 from stepscope.collect.session.command_line import redacted
 
 SECRET = "correcthorse"
+KEY = "0123456789abcdef0123456789abcdef01234567"  # as W&B makes them
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"
 
 
@@ -36,12 +37,21 @@ JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"
         f"train.py --repo https://{SECRET}0123456789@example.org/data.git --epochs 3",
         f"train.py --report https://hooks.slack.com/services/T0/B0/{SECRET} --epochs 3",
         f"train.py --header Authorization:Bearer_ghp_{SECRET} --epochs 3",
+        f"train.py --tokens first {SECRET} --epochs 3",
+        f"train.py --api-key -{SECRET} --epochs 3",
+        f"train.py --use-key --token {SECRET} --epochs 3",
+        f"train.py --login me:{SECRET} --epochs 3",
+        f"train.py --proxy-user me:{SECRET} --epochs 3",
+        f"train.py --auth {SECRET} --epochs 3",
+        f"train.py --wandb {KEY} --epochs 3",
+        f"train.py {KEY} --epochs 3",
     ],
 )
 def test_credentials_are_replaced(line: str) -> None:
     text = " ".join(redacted(line.split()))
     assert SECRET.lower() not in text.lower()
     assert JWT not in text
+    assert KEY not in text
     assert "<redacted>" in text
     assert "train.py" in text
     assert text.endswith("--epochs 3")
@@ -70,5 +80,6 @@ def test_the_rest_stays() -> None:
     line = [
         *("python", "-X", "dev", "-m", "stepscope", "run", "train.py", "--use-key", "--lr=0.1", "--task", "sk-learn"),
         *("--data", "https://example.org:8080/a@b", "-c", "x = sorted(y, key=len)", "größe", "\udcff", ""),
+        *("--author", "me", "--revision", KEY, f"data.sha1={KEY}", "--user", "me", "a:b"),
     ]
     assert list(redacted(line)) == line

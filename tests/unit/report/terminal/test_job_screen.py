@@ -133,7 +133,7 @@ def test_everything_known_is_there() -> None:
         "! 1 of 65 ranks is missing: 64. Rank 3 keeps the other 63 waiting 30.0 of 100 ms a step",
         "1 Look at the clocks of this device. saves 28.0–30.0 ms (29 %)",
         "it is the last in 50 of 50 collectives; gemm_1 takes 18 ms, its peers 9",
-        "3 100 ms 90.0 ms 0.67 0 ms 50 of 50 node000",
+        "3 100 ms 90.0 ms 0.67 none 50 of 50 node000",
         "63 other ranks min 25 % median 75 % max",
         "own time 60.0 ms 60.1 ms 60.3 ms 60.5 ms 60.6 ms",
         "waits 29.4 ms 29.5 ms 29.7 ms 29.9 ms 30.0 ms",
