@@ -309,9 +309,15 @@ def _is_replaced(profile: object, maker: FrameType) -> bool:
             if [key for key, value in referrer.items() if id(value) == wanted] != [name]:
                 return False
             bound = True
-        elif not isinstance(referrer, FrameType):
+        elif not isinstance(referrer, FrameType) and not _variables_of_finished(referrer, alive):
             return False
     return bound or bool(finished)
+
+
+def _variables_of_finished(referrer: object, alive: list[FrameType]) -> bool:
+    """Return whether an object holds the variables of a finished frame, as somebody asked for who shows a traceback."""
+    frames = [one for one in gc.get_referrers(referrer) if isinstance(one, FrameType) and one.f_globals is not referrer]
+    return isinstance(referrer, dict) and bool(frames) and not any(one in alive for one in frames)
 
 
 def _bound_next(frame: FrameType) -> str | None:

@@ -301,8 +301,10 @@ def test_a_deleted_profile_ends_before_the_next_begins() -> None:
 def test_a_profile_whose_name_is_given_to_the_next_ends_before_it_begins(make: Make, refused: bool) -> None:
     prof = make()
     if refused:
-        with pytest.raises(RuntimeError):
+        with pytest.raises(RuntimeError) as caught:
             prof.start()
+        # As a notebook does, which shows them and keeps the traceback.
+        assert all(entry.frame.f_locals for entry in caught.traceback)
     first, prof = prof, make()
     prof.stop()
     assert [len(first.recorded), len(prof.recorded), len(runs())] == [1, 1, 2]
