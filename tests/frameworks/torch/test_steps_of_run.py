@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -186,3 +187,36 @@ def test_a_thread_that_reads_ahead_waits_beside_the_steps(tmp_path: Path) -> Non
     steps = stepscope.open(run).ranks[0].tables["run_steps"].collect()
     assert len(steps) == 40
     assert steps["data_wait"].null_count() == 40
+
+
+#: A handler of the module `logging` sends what it is given; it takes its time.
+LOGGING = """
+import logging, time, torch
+torch.set_num_threads(1)
+
+
+class Sends(logging.Handler):
+    def emit(self, record):
+        time.sleep(0.4)
+
+
+log = logging.getLogger("training")
+log.addHandler(Sends())
+model = torch.nn.Linear(256, 256)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(60):
+    for _ in range(8):
+        model(torch.randn(512, 256)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == 40:
+        log.warning("step %d", step)
+"""
+
+
+def test_a_long_step_without_a_known_event_is_told_with_the_line_of_the_program(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOGGING)
+    done = forked("-m", "stepscope", "run", "--output", tmp_path / "runs", script)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"step 41 took [\d.]+ m?s: Sends\.emit \(train\.py:8\) \d{3} ms", " ".join(done.stderr.split()))

@@ -5,13 +5,13 @@ Definitions: ``docs/definitions.md``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analyse.step.long_steps import EXPLAINS, Outlier, longest_steps
 from stepscope.analyse.units import timestamp_us, titled, us
 from stepscope.trace.tables import Tables, collected, columns_of, has_rows, shared, with_series
 
@@ -24,8 +24,6 @@ MANY = 20
 #: A step is an outlier if it takes this many times the median, and is this many standard deviations (1.4826 median
 #: absolute deviations) longer.
 _LONG, _FAR = 1.5, 6.0
-#: Something explains a step, or a difference, if it is at least this part of it.
-_EXPLAINS = 0.4
 #: Other steps needed to say whether the recorded ones are typical, and blocks of them to know the noise.
 _OTHERS, _BLOCKS = 10, 8
 #: Relative difference of medians that is never worth a word, that of few steps, and that which no noise excuses.
@@ -43,21 +41,6 @@ _FAULT_NS = 1_000
 _WIDTH = 60
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Outlier:
-    """A step that took much longer than the median.
-
-    Attributes:
-        number: Number of the step.
-        dur_ns: Its duration.
-        causes: What was in it, each with its time in ns, longest first; empty if nothing is known.
-    """
-
-    number: int
-    dur_ns: int
-    causes: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
@@ -171,7 +154,7 @@ def summarised(tables: Tables) -> RunSteps:
         high_ns=float(high),
         picture=_picture(durations),
         outliers=int(outliers.sum()),
-        longest=_longest(rows, outliers, _inside(tables), float(median)),
+        longest=longest_steps(tables, rows, outliers, _inside(tables)),
         typical=_by_recording(_typical(rows), tables, int(recorded.sum())),
         disturbed=int((recorded & (delays >= DISTURBED * durations)).sum()),
         delay_share=waited / lasted if lasted else None,
@@ -249,24 +232,6 @@ def _inside(tables: Tables) -> dict[int, dict[str, int]]:
     return {place: dict(sorted(times.items(), key=lambda item: -item[1])) for place, times in found.items()}
 
 
-def _longest(
-    rows: pl.DataFrame, outliers: npt.NDArray[np.bool_], inside: Mapping[int, Mapping[str, int]], median: float
-) -> tuple[Outlier, ...]:
-    durations = _floats(rows, "dur")
-    places = sorted(np.flatnonzero(outliers), key=lambda place: -durations[place])[:3]
-    usual = {name: _median(rows[name]) for name in ("delay", "data_wait")}
-    made = []
-    for place in places:
-        row, excess = rows.row(int(place), named=True), durations[place] - median
-        times = dict(inside.get(int(place), {}))
-        for name, cause in (("delay", "run queue"), ("data_wait", "data wait")):
-            if row[name] is not None and row[name] - usual[name] > 0:
-                times[cause] = row[name]
-        causes = sorted((item for item in times.items() if item[1] >= _EXPLAINS * excess), key=lambda item: -item[1])
-        made.append(Outlier(row["number"], row["dur"], tuple(causes)))
-    return tuple(made)
-
-
 def _median(values: pl.Series) -> float:
     found = values.median()
     return float(found) if isinstance(found, int | float) else 0.0
@@ -297,7 +262,7 @@ def _because(found: Typical, recorded: pl.DataFrame, others: pl.DataFrame) -> Ty
     """Name the part of the step whose median differs most, if it differs by much of the difference."""
     difference = found.others_ns - found.recorded_ns
     causes = {"data wait": "data_wait", "run queue": "delay", "computing": "cpu", "waiting": "waiting"}
-    best, most = found, _EXPLAINS * abs(difference)
+    best, most = found, EXPLAINS * abs(difference)
     for cause, column in {**causes, "page faults": "minor_faults"}.items():
         size = _FAULT_NS if cause == "page faults" else 1
         if recorded[column].null_count() == len(recorded) or others[column].null_count() == len(others):

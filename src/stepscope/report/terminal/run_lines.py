@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.text import Text
 
 from stepscope.analyse.quantities import count_text, percent_text
-from stepscope.analyse.step.run_steps import MANY, OTHERS_USE, Outlier, RunSteps, Typical
+from stepscope.analyse.step.long_steps import Outlier
+from stepscope.analyse.step.run_steps import MANY, OTHERS_USE, RunSteps, Typical
 from stepscope.analyse.step.summary import Steps, Summary
 
 #: Signs of the picture by height, in Unicode and in ASCII.

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from stepscope.analyse.quantities import duration_text
-from stepscope.analyse.step.run_steps import NONE, Outlier, RunSteps, Typical
+from stepscope.analyse.step.long_steps import Outlier
+from stepscope.analyse.step.run_steps import NONE, RunSteps, Typical
 from stepscope.report.terminal.run_lines import picture, run_lines
 
 MS = 1_000_000

@@ -1,0 +1,102 @@
+"""Steps of the run that took much longer than the others, and what was in them.
+
+Definitions: ``docs/definitions.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.analyse.stacks.sampled_time import sampled_time
+from stepscope.trace.tables import Tables, columns_of, has_rows
+
+#: Something explains a step, or a difference, if it is at least this part of it.
+EXPLAINS = 0.4
+#: So many of them are told.
+_TOLD = 3
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """A step that took much longer than the median.
+
+    Attributes:
+        number: Number of the step.
+        dur_ns: Its duration.
+        causes: What was in it, each with its time in ns, longest first; empty if nothing is known.
+    """
+
+    number: int
+    dur_ns: int
+    causes: tuple[tuple[str, int], ...]
+
+
+def longest_steps(
+    tables: Tables,
+    rows: pl.DataFrame,
+    outliers: npt.NDArray[np.bool_],
+    inside: Mapping[int, Mapping[str, int]],
+) -> tuple[Outlier, ...]:
+    """Return the longest outliers, each with what takes a large part of what it takes more than the median.
+
+    That is what a framework announces, such as a checkpoint; a wait for a core or for data; or else the line of the
+    program at which the training thread was seen more often than in other steps.
+
+    Args:
+        tables: The tables.
+        rows: The steps of the run.
+        outliers: Which of them are outliers.
+        inside: Of the place of a step: what is announced in it, with its time in ns.
+    """
+    durations = rows["dur"].to_numpy()
+    median = float(np.nanmedian(durations))
+    places = sorted(np.flatnonzero(outliers).tolist(), key=lambda place: -durations[place])[:_TOLD]
+    usual = {name: float(np.median(rows[name].fill_null(0).to_numpy())) for name in ("delay", "data_wait")}
+    made = []
+    for place in places:
+        row, excess = rows.row(place, named=True), durations[place] - median
+        times = dict(inside.get(place, {}))
+        for name, cause in (("delay", "run queue"), ("data_wait", "data wait")):
+            if (row[name] or 0) > usual[name]:
+                times[cause] = row[name]
+        causes = sorted((item for item in times.items() if item[1] >= EXPLAINS * excess), key=lambda item: -item[1])
+        if not causes:
+            causes = [one for one in _lines(tables, row["ts"], row["dur"], median) if one[1] >= EXPLAINS * excess][:1]
+        made.append(Outlier(row["number"], row["dur"], tuple(causes)))
+    return tuple(made)
+
+
+def _lines(tables: Tables, ts: int, dur: int, usual_ns: float) -> list[tuple[str, int]]:
+    """Return at which lines of the program its main thread was in a step beyond their share of others, most first.
+
+    Args:
+        tables: The tables.
+        ts: Start of the step.
+        dur: Its duration.
+        usual_ns: That of other steps, in which each line has its share of all samples.
+    """
+    if not has_rows(tables, "samples"):
+        return []
+    samples = columns_of(tables, "samples", "ts", "dur", "process", "thread", "worker", "stack")
+    main = samples.filter(pl.col("worker").is_null(), pl.col("thread") == pl.col("process"))
+    end = pl.col("ts") + pl.col("dur")
+    here = pl.min_horizontal(end, pl.lit(ts + dur)) - pl.max_horizontal("ts", pl.lit(ts))
+    own = sampled_time(tables).frames.filter("own").sort("stack", "place").unique("stack", keep="first")
+    seen = (
+        main.with_columns(here=here.clip(0))
+        .join(own.select("stack", "file", "line", "function"), on="stack")
+        .group_by("file", "line", "function", maintain_order=True)
+        .agg(pl.col("here").sum(), elsewhere=(pl.col("dur") - pl.col("here")).sum())
+    )
+    share = pl.col("elsewhere") / pl.lit(max(float(main["dur"].sum()) - dur, 1.0))
+    more = seen.with_columns(more=pl.col("here") - usual_ns * share).sort("more", descending=True)
+    return [
+        (f"{function} ({Path(file).name}:{line})", round(ns))
+        for file, line, function, ns in more.select("file", "line", "function", "more").head(1).iter_rows()
+    ]
