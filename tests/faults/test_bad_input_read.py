@@ -103,7 +103,7 @@ def test_every_length_of_a_small_gzip_file(shared_data: Path, tmp_path: Path, si
     for length in size.lengths(len(packed), 23):
         path.write_bytes(packed[:length])
         tables = _try(path)
-        assert tables is None or "file_cut" in tables["losses"]["what"].to_list()
+        assert tables is None or ("file_cut", 1) in tables["losses"].select("what", "count").rows()
 
 
 def test_random_changes(shared_data: Path, tmp_path: Path, size: Size) -> None:

@@ -53,7 +53,8 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     content = b"".join(read_blocks(path, ledger, progress))
     text = printable(content.decode("utf-8", "surrogateescape"))
     ledger.add("text_not_utf8", int(b"\\x" not in content and "\\x" in text))
-    ledger.add("file_cut", int(not text.endswith("\n")))
+    if not text.endswith("\n"):
+        ledger.add_cut()
     first, _, _ = text.partition("\n")
     each = _each(path, first if first.startswith("#") else "")
     samples = ForeignSamples()

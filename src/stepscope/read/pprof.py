@@ -55,7 +55,8 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     profile = Messages.whole(content).fields()
     texts = profile.every_text(6, ledger)[1]
     columns = _columns(profile, texts, path)
-    ledger.add("file_cut", int(profile.broken.any() or _incomplete(profile, texts)))
+    if profile.broken.any() or _incomplete(profile, texts):
+        ledger.add_cut()
     part = PartBuilder()
     if columns.unit:
         _add_time(part, profile, texts, columns, ledger)

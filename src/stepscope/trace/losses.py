@@ -260,6 +260,10 @@ class LossLedger:
         if count > 0:
             self._counts[what, detail] += count
 
+    def add_cut(self) -> None:
+        """Count that the file ends in the middle, unless what inflates it has counted a cut or damage already."""
+        self.add("file_cut", int(not self.ends_early))
+
     @property
     def ends_early(self) -> bool:
         """Whether a file is cut or damaged, so that what lies behind was not read."""

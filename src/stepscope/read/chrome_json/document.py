@@ -58,7 +58,7 @@ class Document:
         elif not self.is_object:
             self.ledger.add("metadata_damaged", int(bool(rest)))
         elif not rest.endswith(b"}"):
-            self.ledger.add("file_cut")
+            self.ledger.add_cut()
         elif rest != b"}":
             self._add(b"{" + rest)
 

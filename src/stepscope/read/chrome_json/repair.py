@@ -55,7 +55,8 @@ def read_events(chunk: bytes, ledger: LossLedger, *, last: bool) -> tuple[list[d
         separators = _SEPARATORS.match(text, position)
         position = separators.end() if separators else position
         if position >= len(text):
-            ledger.add("file_cut", int(last))
+            if last:
+                ledger.add_cut()
             return events, None
         if text[position] == "]":
             ledger.add("text_after_end", int(not last))
@@ -65,7 +66,10 @@ def read_events(chunk: bytes, ledger: LossLedger, *, last: bool) -> tuple[list[d
         except (ValueError, RecursionError):
             failures += 1
             following = _next_event(text, position) if failures < _MOST_FAILURES else None
-            ledger.add("file_cut" if following is None and last else "event_damaged")
+            if following is None and last:
+                ledger.add_cut()
+            else:
+                ledger.add("event_damaged")
             if following is None:
                 return events, None
             position = following

@@ -91,7 +91,8 @@ def load(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Pr
     whole = Messages.whole(content).fields()
     # Paddle writes its own times, set or not, between the events and the memory.
     complete = whole.integers(2).null_count() == whole.integers(3).null_count() == 0
-    ledger.add("file_cut", int(whole.broken[0] or not complete))
+    if whole.broken[0] or not complete:
+        ledger.add_cut()
     if whole.broken[0] and not len(whole.within(1)[0]):
         message = f"{path} is damaged: it ends before its first event."
         raise DamagedTraceError(message, "Record it again, or copy it again from where it was recorded.")

@@ -69,7 +69,8 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     whole = Messages.whole(b"".join(read_blocks(path, ledger, progress))).fields()
     # Paddle says last how busy the process and the machine were.
     complete = not whole.broken[0] and len(whole.within(_EXTRA)[0]) > 0
-    ledger.add("file_cut", int(not complete))
+    if not complete:
+        ledger.add_cut()
     # The tree of a thread is one long message; of one that the file ends in, what comes before the end is read.
     threads = whole.within(_THREADS, cut=True)[1].fields()
     nodes = threads.within(_NODES, cut=True)[1].fields()

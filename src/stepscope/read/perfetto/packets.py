@@ -81,7 +81,8 @@ class Packets:
             content, damaged = _expanded(content, messages, path)
             ledger.add("event_damaged", damaged)
             messages = Messages.whole(content).fields().within(PACKET)[1]
-        ledger.add("file_cut", int(cut))
+        if cut:
+            ledger.add_cut()
         fields = messages.fields()
         ledger.add("event_damaged", int(fields.broken.sum()))
         packets = Packets(fields, ledger)

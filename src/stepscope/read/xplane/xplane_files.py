@@ -85,7 +85,7 @@ def parts(blocks: Iterator[bytes], path: Path, ledger: LossLedger) -> Iterator[X
     if field is None and not begun:
         message = f"{path} is not an XPlane file."
         raise NotATraceError(message, "Name a file that the profiler of JAX or TensorFlow wrote, ….xplane.pb.")
-    ledger.add("file_cut")
+    ledger.add_cut()
     if field is not None:
         yield _taken(rest, field._replace(end=len(rest)))[0]
 

@@ -7,6 +7,7 @@ their columns.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from stepscope.trace.losses import LossLedger
 _LONGEST_HEADER = 1 << 20
 #: A record longer than this is damage: a quote that is never closed.
 _LONGEST_RECORD = 64 << 20
+_QUOTED = re.compile(rb'"[^"]*"')
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -132,7 +134,7 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> It
 
 def _records(path: Path, ledger: LossLedger, progress: Progress | None) -> Iterator[bytes]:
     """Yield the file's bytes, cut after records; the first piece is the header."""
-    pending, first = b"", True
+    pending, first, width = b"", True, 0
     for block in read_blocks(path, ledger, progress):
         pending += block
         if first:
@@ -143,6 +145,7 @@ def _records(path: Path, ledger: LossLedger, progress: Progress | None) -> Itera
                 ledger.add("file_unreadable")
                 return
             yield pending[:end].removeprefix(_BYTE_ORDER_MARK)
+            width = _cells(pending[:end])
             pending, first = pending[end:], False
         end = _end_of_records(pending)
         if end:
@@ -151,9 +154,18 @@ def _records(path: Path, ledger: LossLedger, progress: Progress | None) -> Itera
         elif len(pending) > _LONGEST_RECORD:
             ledger.add("event_damaged")
             return
-    ledger.add("file_cut", int(bool(pending.strip())))
-    if pending.strip() and first:
+    # A last record without a line end is whole if it has a cell for each header, as editors and scripts leave it.
+    whole = not first and not ledger.ends_early and _cells(pending) >= width
+    if pending.strip() and not whole:
+        ledger.add_cut()
+    if pending.strip() and (whole or first):
         yield pending
+
+
+def _cells(record: bytes) -> int:
+    """Return how many cells a record has; 0 if it ends inside quotes."""
+    unquoted = _QUOTED.sub(b"", record)
+    return 0 if b'"' in unquoted else unquoted.count(b",") + 1
 
 
 def _end_of_records(text: bytes) -> int:

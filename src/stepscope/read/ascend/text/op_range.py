@@ -202,7 +202,8 @@ def _records(
                 continue
             yield fixed.unpack_from(record), _texts(record, fixed.size, ledger)
         pending = pending[at:]
-    ledger.add("file_cut", int(bool(pending)))
+    if pending:
+        ledger.add_cut()
 
 
 def _texts(record: bytes, at: int, ledger: LossLedger) -> dict[int, str]:
