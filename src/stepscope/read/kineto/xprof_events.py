@@ -15,13 +15,12 @@ from stepscope.read.chrome_json.columns import ChromeEvents
 from stepscope.read.common.communication import transport_of_kernel
 from stepscope.read.common.distinct import of_each
 from stepscope.read.common.part_builder import PartBuilder
+from stepscope.read.common.xla import xla_host_events
 from stepscope.read.kineto.kineto_tracks import said_names
 from stepscope.trace.tables import dtype, with_series
 
 _HOST, _DEVICE = re.compile(r"/host:\w+"), re.compile(r"/device:([A-Za-z_]+):(\d{1,9})")
 _STREAM, _OPERATIONS = re.compile(r"Stream #(\d{1,18})"), re.compile(r"(?:Async )?XLA Ops")
-#: How the Python tracer names a function: ``$file.py:12 function``.
-_PYTHON = "$"
 _COPY, _FILL = re.compile(r"(?i)mem ?cpy|copy(host|device)to"), re.compile(r"(?i)mem ?set")
 
 
@@ -36,9 +35,13 @@ def refined(tables: dict[str, pl.DataFrame], named: Mapping[str, str]) -> dict[s
     spans, arguments = tables["spans"], tables["arguments"]
     tracks = _tracks(tables["tracks"], named)
     on_device = pl.Series(tracks["kind"].cast(pl.String) == "stream")[spans["track"].cast(pl.UInt32)]
-    kinds = of_each(_kind, spans["name"], on_device, dtype=pl.String())
-    said = {key: _spans_with(arguments, key) for key in ("step_num", "hlo_op")}
-    for key, kind in (("hlo_op", "operator"), ("step_num", "step")):
+    said = {key: _spans_with(arguments, key) for key in ("_src", "step_num", "hlo_op", "correlation_id")}
+    of_xla = pl.Series(tables["tracks"]["name"].cast(pl.String).str.contains("/", literal=True))
+    own = of_xla[spans["track"].cast(pl.UInt32)] | pl.int_range(spans.height, eager=True).is_in(
+        said["_src"]["span"].implode()
+    )
+    kinds = of_each(_kind, spans["name"], on_device, own, dtype=pl.String())
+    for key, kind in (("step_num", "step"), ("hlo_op", "operator"), ("correlation_id", "runtime")):
         rows = said[key]["span"].filter(~on_device[said[key]["span"]])
         kinds = kinds.scatter(rows, kind)
     part = PartBuilder()
@@ -59,9 +62,15 @@ def _spans_with(arguments: pl.DataFrame, key: str) -> pl.DataFrame:
     return arguments.filter(arguments["key"].cast(pl.String) == key).unique("span", keep="first", maintain_order=True)
 
 
-def _kind(name: str, on_device: bool) -> str:  # noqa: FBT001
+def _kind(name: str, on_device: bool, own: bool) -> str:  # noqa: FBT001
+    """Return the kind of a span; ``own``: XLA's thread, or a place in XLA's source, makes it XLA's own work."""
     if not on_device:
-        return "python" if name.startswith(_PYTHON) else "annotation"
+        sort = xla_host_events.class_of(name)
+        if sort == xla_host_events.PYTHON:
+            return "python"
+        return (
+            "runtime" if sort == xla_host_events.INTERNAL or (own and sort == xla_host_events.OTHER) else "annotation"
+        )
     if transport_of_kernel(name):
         return "collective"
     return "memcpy" if _COPY.search(name) else "memset" if _FILL.search(name) else "kernel"

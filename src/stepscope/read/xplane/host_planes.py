@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from stepscope.read.common.nesting import Integers
 from stepscope.read.common.part_builder import KIND_CODE, Mask, TrackRow
-from stepscope.read.xplane import program_runs, xplane_kinds
+from stepscope.read.common.xla import xla_host_events
+from stepscope.read.xplane import program_runs
 from stepscope.read.xplane.batches import XplaneBatch, batches
 from stepscope.read.xplane.compiled_programs import RunInstructions
 from stepscope.read.xplane.gathered_rows import XplaneRows
@@ -33,23 +34,23 @@ class HostPlane:
     def read(self) -> None:
         """Read all threads."""
         process = self.plane.stats.get("process_id")
-        classes = xplane_kinds.classes(self.plane.event_names)
+        classes = xla_host_events.classes(self.plane.event_names)
         for line in self.plane.lines:
             name = line.name.decode("utf-8", "replace")
             known = process if isinstance(process, int) else None
             track = self.rows.track(TrackRow("thread", "cpu", name.split("/")[0] or "thread", known, line.id))
             own = "/" in name  # a thread that XLA made has its number behind its name
-            for batch in batches(self.plane, line, classes == xplane_kinds.DROPPED):
+            for batch in batches(self.plane, line, classes == xla_host_events.DROPPED):
                 self._add(batch, classes[batch.place], track, own=own)
 
     def _add(self, batch: XplaneBatch, classes: npt.NDArray[np.uint8], track: int, *, own: bool) -> None:
-        is_mark = classes == xplane_kinds.MARK
+        is_mark = classes == xla_host_events.MARK
         if is_mark.any():
             tracks = self.rows.part.tracks.rows
             said = batch.integers(NATIVE_ID).drop_nulls().to_list()
             tracks[track] = tracks[track]._replace(thread=said[-1] if said else None)
             batch, classes = batch.where(~is_mark), classes[~is_mark]
-        is_memory = classes == xplane_kinds.MEMORY
+        is_memory = classes == xla_host_events.MEMORY
         if is_memory.any():
             self.rows.allocations(track, batch.where(is_memory))
             batch, classes = batch.where(~is_memory), classes[~is_memory]
@@ -84,8 +85,8 @@ def _kinds(
     a step. XLA marks its own work with the place in its source, and its threads run nothing else.
     """
     kind = np.full(len(batch), KIND_CODE["runtime" if own else "annotation"], np.uint8)
-    kind[(classes == xplane_kinds.INTERNAL) | batch.has("_src")] = KIND_CODE["runtime"]
-    kind[classes == xplane_kinds.PYTHON] = KIND_CODE["python"]
+    kind[(classes == xla_host_events.INTERNAL) | batch.has("_src")] = KIND_CODE["runtime"]
+    kind[classes == xla_host_events.PYTHON] = KIND_CODE["python"]
     kind[batch.has("step_num")] = KIND_CODE["step"]
     kind[operation >= 0] = KIND_CODE["operator"]
     kind[called] = KIND_CODE["runtime"]

@@ -10,29 +10,6 @@ import polars as pl
 
 from stepscope.read.common.communication import transport_of_kernel
 from stepscope.read.common.part_builder import KIND_CODE
-from stepscope.trace.xplane_marks import THREAD_MARK
-
-#: Marks of thread pools, and of the ends of operators, whose ends are known: half of all events, and no work.
-_NOISE = re.compile(r"ThreadpoolListener::|end: ")
-#: Python's functions, as the Python tracer names them: ``$file.py:12 function``.
-_PYTHON = re.compile(r"\$")
-_MEMORY = re.compile(r"Memory(?:Allocation|Deallocation)$")
-#: What JAX, PjRt, XLA's compiler and executors call their own work, where it runs on the threads of the program.
-_INTERNAL = re.compile(
-    r".*::|PJRT_|PjitFunction\(|Pjit |pjit|cpp_pjit|ParseArguments$|ShardArg|shard_arg|DevicePut|device_put|CopyTo"
-    r"|BatchedCopy|batched_copy|ExecuteReplicated|ExecutePortable|lower_sharding|trace_to_jaxpr|jaxpr_to|backend_compile|compile_or"
-    r"|xla_compile|XLA|Wait |Wait:|Handle |AllocateOutput|MakeOutputBuffers|Build buffer|Resolve constant|Rendezvous"
-    r"|InvokeRendezvous|RecordUsage|ThenExecuteCallback|ComputeSemaphore|Dispatch|.*:XLA |\[\d+\] "
-)
-
-DROPPED, PYTHON, MEMORY, INTERNAL, MARK, OTHER = range(6)
-_CLASSES = (
-    (re.compile(re.escape(THREAD_MARK) + "$"), MARK),
-    (_NOISE, DROPPED),
-    (_PYTHON, PYTHON),
-    (_MEMORY, MEMORY),
-    (_INTERNAL, INTERNAL),
-)
 
 #: Work on devices by its name; all else is a kernel.
 _DEVICE = (
@@ -62,12 +39,6 @@ OPERATIONS = {
     "collective-permute": "permute",
     "collective-broadcast": "broadcast",
 }
-
-
-def classes(names: pl.Series) -> npt.NDArray[np.uint8]:
-    """Return the class of each name of host events."""
-    found = (next((number for pattern, number in _CLASSES if pattern.match(name)), OTHER) for name in names.to_list())
-    return np.fromiter(found, np.uint8, len(names))
 
 
 def device_kinds(names: pl.Series) -> npt.NDArray[np.uint8]:

@@ -26,13 +26,21 @@ def of_kind(path: Path, kind: str) -> Counter[tuple[str, int]]:
 @pytest.mark.parametrize("name", ["host.trace.json.gz", "perfetto_trace.json.gz"])
 def test_json_says_the_same_as_xplane(name: str) -> None:
     json_, planes = RECORDED / name, RECORDED / "host.xplane.pb"
-    for kind in ("step", "operator", "python"):
+    for kind in ("step", "operator", "python", "runtime"):
         assert of_kind(json_, kind) == of_kind(planes, kind)
         assert of_kind(json_, kind)
     steps, of_planes = (read_files([path])["steps"] for path in (json_, planes))
     assert steps["number"].to_list() == [0, 1, 2]
     assert steps["dur"].to_list() == of_planes["dur"].to_list()
     assert steps["ts"].diff().to_list() == of_planes["ts"].diff().to_list()
+
+
+@pytest.mark.parametrize("name", ["host.trace.json.gz", "perfetto_trace.json.gz"])
+def test_the_steps_of_json_consist_of_the_same_parts(name: str) -> None:
+    found = (stepscope.open(RECORDED / one).result("step_trace_time") for one in (name, "host.xplane.pb"))
+    of_json, of_planes = (one.drop("Start Time(us)") for one in found)  # type: ignore[union-attr]
+    assert of_json.equals(of_planes)
+    assert of_planes["Host Only"].sum() > 0
 
 
 def test_every_event_keeps_its_time() -> None:

@@ -1,0 +1,1 @@
+"""What XLA's recordings say, in whichever form."""
