@@ -39,7 +39,7 @@ from stepscope.trace.job_ranks import RankSaid
 from stepscope.trace.losses import CATALOGUE
 from stepscope.trace.manifest import Manifest
 from stepscope.trace.run_directory import FORMAT_VERSION, JOURNAL, STEP_TIMES, RankDirectory, write_atomically
-from stepscope.trace.schema import NOT_RECORDED, SPEEDS, columns_as_text
+from stepscope.trace.schema import ANY_WORK, NOT_RECORDED, SPEEDS, columns_as_text
 from stepscope.trace.tables import Frames, RankTables, Tables
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class RankRun(NotebookDisplay):
             if self.directory.tables.is_dir():
                 raise NotARunError(message, "Put its files back: without them the tables cannot be checked or made.")
             raise NotARunError(message, "The process ended before anything was recorded; run it again.")
-        found = sniff.look_at_each(entries)
+        found = [one for one in sniff.look_at_each(entries) if not one.ranks or one.rank == self.rank]
         own = {capture.name: capture for capture in found if capture.format == "journal" and not capture.fault}
         times, journal = own.get(STEP_TIMES), own.get(JOURNAL)
         if times and journal and not of_one_process(journal.root, times.root):
@@ -134,7 +134,8 @@ class RankRun(NotebookDisplay):
             where = gone[0] if gone else "their place is unknown"
             message = f"The captures of {self.directory.path} are not here: {where}."
             raise NotARunError(message, "Its summary serves the job. For results of the rank, reduce it with --keep.")
-        return sniff.look_at_each([Path(root) for root in roots])
+        found = sniff.look_at_each([Path(root) for root in roots])
+        return [one for one in found if not one.ranks or one.rank == self.rank]
 
     @cached_property
     def tables(self) -> Tables:
@@ -263,7 +264,7 @@ class RankRun(NotebookDisplay):
         frames = {**frames, "losses": pl.concat([frames["losses"], tables.conform("losses", extra)])}
         if any(what == "capture_missing" and source != STEP_TIMES for what, _, source in self._recording_losses()):
             # What the lost file held would count as idle: of no part of a step the time is known.
-            unknown = pl.DataFrame({"key": [NOT_RECORDED], "value": ['["computing"]']})
+            unknown = pl.DataFrame({"key": [NOT_RECORDED], "value": [json.dumps(ANY_WORK)]})
             frames["metadata"] = pl.concat([frames["metadata"], tables.conform("metadata", unknown)])
         return frames
 

@@ -15,6 +15,8 @@ import stepscope
 from stepscope.advise.observed import Observed
 from stepscope.advise.rank_findings import found_in
 from stepscope.cli.main import main
+from stepscope.report.protocol import Source
+from stepscope.report.registry import layout
 from stepscope.run import RankRun
 
 FIRST = "rank0_ascend_pt/ASCEND_PROFILER_OUTPUT"
@@ -48,12 +50,31 @@ def shows_no_part_of_a_step(rank: RankRun) -> bool:
     return summary.split == () and found["Idle"].null_count() == found.height
 
 
+def known(table: pl.DataFrame) -> set[str]:
+    """Return the columns that have a value."""
+    return {name for name, values in table.to_dict().items() if values.null_count() < len(values)}
+
+
 @pytest.mark.parametrize("share", [0.15, 0.4, 0.7, 0.9])
 @pytest.mark.parametrize("name", TIMELINES)
 def test_what_is_behind_a_cut_is_not_idle(name: str, share: float, shared_data: Path, tmp_path: Path) -> None:
     (rank,) = stepscope.open(cut_to(share, shared_data / name, tmp_path / "trace.json")).ranks
     assert "file_cut" in lost(rank)
     assert shows_no_part_of_a_step(rank)
+
+
+def test_tables_do_not_state_what_a_cut_hides(shared_data: Path, tmp_path: Path) -> None:
+    """Given a trace cut before most of its collectives, then no table says how long they, or idle time, lasted."""
+    source = shared_data / "kineto/hta/trace_filter/sampled_rank-0.json.gz"
+    (rank,) = stepscope.open(cut_to(0.5, source, tmp_path / "trace.json")).ranks
+    (root,) = layout("ascend").write(Source(rank.tables, rank.results, rank.manifest), tmp_path)
+    assert known(pl.read_csv(root / "ASCEND_PROFILER_OUTPUT/step_trace_time.csv")) == {"Step"}
+    assert '"Free"' not in (root / "ASCEND_PROFILER_OUTPUT/trace_view.json").read_text()
+    results = {name: table for name, table in rank.results.items() if isinstance(table, pl.DataFrame)}
+    assert known(results["step_trace_time"]) == {"Step", "Start Time(us)", "Total"}
+    assert {"Busy(us)"} <= known(results["device_time"])
+    assert not {"Idle(us)", "Busy(%)", "Communication(Not Overlapped)(us)"} & known(results["device_time"])
+    assert "step_efficiency" not in results
 
 
 def test_a_cut_timeline_says_neither_where_the_time_goes_nor_that_it_ran_on_a_processor(
@@ -100,6 +121,15 @@ def test_a_cut_rank_is_not_blamed(shared_data: Path, tmp_path: Path, capsys: pyt
     assert "! The capture of rank 1 ends before the recording did." in said
     assert "parts of 1 of 2 ranks" in said
     assert "Rank 1 keeps" not in said
+
+
+def test_a_rank_without_its_timeline_is_not_the_faster_one(shared_data: Path, tmp_path: Path) -> None:
+    """Given a rank of which only kernels are there, whose step is inferred from them, then its speed is unknown."""
+    job = Path(shutil.copytree(shared_data / "ascend/text_level2", tmp_path / "job"))
+    (job / "rank1_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json").unlink()
+    ranks = stepscope.open(job).job.results["cluster_ranks"]
+    assert ranks.select("steps", "speed").rows() == [(1, 1.0), (1, None)]
+    assert known(ranks[1:]).isdisjoint({"step_ns", "own_ns"})
 
 
 def test_a_rank_left_out_is_not_nothing(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,6 +242,21 @@ def test_what_a_cut_host_pipeline_lacks_is_not_idle(shared_data: Path, tmp_path:
     (rank,) = stepscope.open(capture).ranks
     assert "file_cut" in lost(rank)
     assert shows_no_part_of_a_step(rank)
+
+
+def test_communication_alone_makes_no_step(shared_data: Path, tmp_path: Path) -> None:
+    """Given a timeline without marks of steps, and collectives with the number of theirs, then no step is known."""
+    output = tmp_path / FIRST
+    output.mkdir(parents=True)
+    source = shared_data / "ascend/text_level2" / FIRST
+    shutil.copy(source / "communication.json", output)
+    events = json.loads((source / "trace_view.json").read_text())
+    (output / "trace_view.json").write_text(
+        json.dumps([one for one in events if not one["name"].startswith("ProfilerStep")])
+    )
+    (rank,) = stepscope.open(tmp_path).ranks
+    assert rank.tables["steps"].collect().is_empty()
+    assert rank.summary.steps.total_ns > 170e6  # the whole recording, of which collectives are 100 ms
 
 
 def test_time_between_two_windows_belongs_to_no_step(shared_data: Path) -> None:

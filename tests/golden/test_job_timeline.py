@@ -11,12 +11,13 @@ import polars as pl
 import pytest
 
 import stepscope
+from stepscope.cli.main import main
 from stepscope.cluster.clocks import to_job_time
 from stepscope.report.protocol import TimelineFormat
 from stepscope.report.timeline.chrome_trace import TraceView
 from stepscope.report.timeline.job_timeline import aligned
 from stepscope.report.timeline.perfetto.writer import Pftrace
-from stepscope.run import Run
+from stepscope.run import RankRun, Run
 
 from .test_perfetto import ARROWS, LOST, drawable
 from .trace_processor import ask
@@ -73,3 +74,25 @@ def test_a_rank_without_a_clock_says_so_and_begins_with_the_others(run: Run) -> 
     assert silent.label == "rank 2 · not aligned: it shares no collective with another rank"
     begins = [one.tables["spans"].select(pl.col("ts").min()).collect().item() for one in (*known, silent)]
     assert abs(begins[2] - min(begins[:2])) < 1_000_000
+
+
+@pytest.mark.parametrize("output", [Pftrace(), TraceView()], ids=["pftrace", "trace"])
+def test_the_timeline_of_a_job_is_read_again_as_its_ranks(run: Run, output: TimelineFormat, tmp_path: Path) -> None:
+    def work(rank: RankRun) -> Counter[str]:
+        spans = rank.tables["spans"].filter(pl.col("kind").cast(pl.String).is_in(["kernel", "collective", "memcpy"]))
+        return Counter(spans.select(pl.col("name").cast(pl.String)).collect()["name"])
+
+    [path] = output.write_ranks(aligned(run), tmp_path)
+    again = stepscope.open(path).ranks
+    assert [rank.rank for rank in again] == [0, 1, 2]
+    for rank, recorded in zip(again, run.ranks, strict=True):
+        assert work(rank) == work(recorded)
+        assert set(rank.tables["tracks"].collect()["rank"]) == {rank.rank}
+
+
+def test_an_imported_timeline_of_a_job_is_a_run_of_its_ranks(run: Run, tmp_path: Path) -> None:
+    [path] = TraceView().write_ranks(aligned(run), tmp_path)
+    assert main(["import", str(path), "--output", str(tmp_path / "runs"), "--quiet"]) == 0
+    (made,) = (tmp_path / "runs").iterdir()
+    counts = [rank.tables["spans"].select(pl.len()).collect().item() for rank in Run(made).ranks]
+    assert counts == [rank.tables["spans"].select(pl.len()).collect().item() for rank in stepscope.open(path).ranks]

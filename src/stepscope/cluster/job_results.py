@@ -157,8 +157,11 @@ def cluster_ranks(job: Job) -> Frame:
     ``rank`` is null for a capture that cannot be read and whose name does not say the rank.
     ``own_ns`` is the median of its steps without exposed communication: what the rank itself takes. ``speed`` is the
     median over its steps of the lower median of its stage's own times, divided by its own: 0.8 is a quarter slower.
+    The duration, and what follows from it, are null for steps that :func:`comparable_steps` leaves out.
     """
+    compared = pl.col("rank").is_in(comparable_steps(job.tables)["rank"].unique().implode())
     steps = job.tables.steps.join(job.stages, on="rank", how="left")
+    steps = steps.with_columns(dur=pl.when(compared).then("dur"))
     steps = steps.with_columns(own=pl.col("dur") - pl.col("communication"))
     steps = steps.with_columns(speed=pl.col("own").quantile(0.5, "lower").over("step", "stage") / pl.col("own"))
     of_steps = (
@@ -193,6 +196,16 @@ def cluster_ranks(job: Job) -> Frame:
     numbered = pl.when(pl.col("rank") >= 0).then("rank")
     rows = rows.with_columns(numbered.alias("rank"), pl.col("^.*_ns$").round().cast(pl.Int64))
     return rows.select(pl.exclude("fault"), "fault").sort("rank")
+
+
+def comparable_steps(tables: JobTables) -> Frame:
+    """Return the steps whose durations may be compared: without inferred ones, where other ranks have marks.
+
+    A step that lasts from its first to its last work lacks what the host does before and after it.
+    """
+    inferred = tables.ranks.filter("inferred")
+    marked = tables.steps.join(inferred, on="rank", how="anti")
+    return marked if marked.height else tables.steps
 
 
 def _places(groups: Frame) -> Frame:

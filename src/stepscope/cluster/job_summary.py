@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyse.step.summary import StepPart
-from stepscope.cluster.job_results import waits_of_steps
+from stepscope.cluster.job_results import comparable_steps, waits_of_steps
 from stepscope.cluster.job_tables import Frame, JobTables
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class JobSummary:
         world_size: Ranks that the job has, as they say; None if they do not, or contradict.
         ranks: The ranks, ascending; one that cannot be read has no numbers.
         steps: Distinct numbers of steps.
-        step_ns: Median duration over all steps and ranks; None without steps.
+        step_ns: Median duration over all steps and ranks that may be compared; None without steps.
         unlike: The ranks whose recorded steps are not typical of their run, the most unlike first.
         split: Parts of the mean step, over the ranks of which the same parts are known.
         not_recorded: Parts that these ranks did not record.
@@ -230,7 +230,7 @@ def job_summary(job: Job) -> JobSummary:
         world_size=int(sizes[0]) if len(sizes) == 1 else None,
         ranks=tuple(RankNumbers(**row) for row in named.iter_rows(named=True)),
         steps=steps["step"].n_unique(),
-        step_ns=_number(steps["dur"].median()),
+        step_ns=_number(comparable_steps(job.tables)["dur"].median()),
         unlike=_unlike(ranks, steps),
         split=_over_ranks(parts, [name for name in _PARTS if name not in unknown]),
         not_recorded=tuple(name.replace("_", " ") for name in unknown),

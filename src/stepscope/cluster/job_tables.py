@@ -46,6 +46,7 @@ _ALL = (
             may("clock_mhz", "float64", "Median clock of its device."),
             may("step_count", "int64", "Number of its steps, those included that its summary has no room for."),
             may("kept_until", "int64", "Start of what its summary has no room for; null: it holds all.", "ns"),
+            may("inferred", "bool", "Whether its steps last from their first to their last work: no mark says more."),
             may("other_steps", "int64", "Steps of its run that were not recorded; null: too few to compare with."),
             may("other_step", "int64", "Their median duration.", "ns"),
             may("typical", "bool", "Whether its recorded steps are like the others."),

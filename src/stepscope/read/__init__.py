@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -15,7 +17,7 @@ from stepscope.read import sniff
 from stepscope.read.assemble.assemble import assemble
 from stepscope.read.common.source import Capture, Progress
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.schema import NOT_RECORDED
+from stepscope.trace.schema import ANY_WORK, NOT_RECORDED
 from stepscope.trace.tables import Frames, conform
 
 __all__ = ["READERS", "Capture", "read_capture", "read_files"]
@@ -108,10 +110,12 @@ def read_capture(
     else:
         reader = import_module(f"{__name__}.{READERS[capture.format]}")
     source = capture if capture.format in sniff.OF_DIRECTORIES else capture.root
-    options = {"brief": True} if brief else {}
+    options: dict[str, Any] = {"brief": True} if brief else {}
+    if capture.ranks:
+        options["rank"] = capture.rank
     part: dict[str, pl.DataFrame] = reader.read(source, ledger, progress, **options)
     if capture.format in _OUT_OF_ORDER and ledger.ends_early:
-        unknown = pl.DataFrame({"key": [NOT_RECORDED], "value": ['["computing"]']})
+        unknown = pl.DataFrame({"key": [NOT_RECORDED], "value": [json.dumps(ANY_WORK)]})
         part["metadata"] = pl.concat([part["metadata"], conform("metadata", unknown)])
     return part
 

@@ -80,6 +80,11 @@ _FIRST_TIME = re.compile(rb'"ts"\s*:\s*"?(-?\d{1,18})(?:\.(\d{1,9}))?[",}\s]')
 _ASCEND_PROCESS = re.compile(
     rb'"args"\s*:\s*\{\s*"name"\s*:\s*"(?:Ascend Hardware|Overlap Analysis|Scope Layer|CPU OP|CANN)(?:\s*\([^")]*\))?"'
 )
+#: How the timelines that stepscope exports of a job name the processes of its ranks.
+_OF_JOB = {
+    "kineto": re.compile(rb'"process_name"[^{}]{0,200}\{"name"\s*:\s*"rank (\d{1,6}) \xc2\xb7 '),
+    "perfetto": re.compile(rb"2[\0-\xff]{1,2}rank (\d{1,6}) \xc2\xb7 "),
+}
 _LONGEST_NAME = 400
 _ENDING = re.compile(r"\.(?:json|pb)(?:\.gz)?$")
 
@@ -111,7 +116,7 @@ def look(path: Path) -> list[Capture]:
         DamagedTraceError: The one file is damaged.
     """
     if not exists(path) or not path.is_dir():
-        return [_of_file(path)]
+        return _each_rank([_of_file(path)])
     directories = Directories(path)
     of_devices = ascend_files.captures(path, directories)
     found = of_devices + mindspore_files.captures(path, directories, [capture.root for capture in of_devices])
@@ -121,7 +126,7 @@ def look(path: Path) -> list[Capture]:
     found += [Capture("", inner, {}, fault=why) for inner, why in directories.unreadable.items()]
     if all(capture.fault for capture in found):
         raise NotATraceError(_nothing(path, directories, found), LOOKED_FOR)
-    return _with_workers([_with_named_rank(capture, path) for capture in _each_once(found)])
+    return _with_workers([_with_named_rank(capture, path) for capture in _each_rank(_each_once(found))])
 
 
 def look_at_each(paths: Sequence[Path]) -> list[Capture]:
@@ -243,7 +248,8 @@ def _of_file(path: Path, *, certain: bool = True) -> Capture:
             worker = "" if format_ in {*_OWN.values(), *_MEMORY} else worker
         else:
             return _of_kineto(path, head, blocks, certain=certain)
-    return Capture(format_, path, {"": [path]}, rank_in_name(path), host=host, worker=worker)
+        ranks = _ranks_named(chain([head], blocks), format_) if format_ in _OF_JOB else ()
+    return Capture(format_, path, {"": [path]}, rank_in_name(path), host=host, worker=worker, ranks=ranks)
 
 
 def _of_head(path: Path, head: bytes) -> str | None:
@@ -287,6 +293,21 @@ def _of_head(path: Path, head: bytes) -> str | None:
     return "collapsed" if collapsed.is_collapsed(path, head) else None
 
 
+def _each_rank(found: Sequence[Capture]) -> list[Capture]:
+    """Return captures; of a timeline of a job, one for each of its ranks."""
+    return [replace(one, rank=rank) for one in found for rank in one.ranks or (one.rank,)]
+
+
+def _ranks_named(blocks: Iterator[bytes], format_: str) -> tuple[int, ...]:
+    """Return the ranks of a timeline that stepscope exported of a job of several; their names stand anywhere in it."""
+    found: set[int] = set()
+    before = b""
+    for block in blocks:
+        found.update(map(int, _OF_JOB[format_].findall(before + block)))
+        before = block[-_LONGEST_NAME:]
+    return tuple(sorted(found)) if len(found) > 1 else ()
+
+
 def _of_kineto(path: Path, head: bytes, rest: Iterator[bytes], *, certain: bool) -> Capture:
     document = Document(path, LossLedger(path.name))
     try:
@@ -314,7 +335,9 @@ def _of_kineto(path: Path, head: bytes, rest: Iterator[bytes], *, certain: bool)
     host = facts.host or (named["host"] if named and of_process else None)
     worker = named["worker"] if named else str(path)
     number = process if process and of_process else ""
-    return Capture("kineto", path, {"": [path]}, rank, facts.world_size, host, start or None, worker, process=number)
+    ranks = _ranks_named(chain([text], rest), "kineto") if "stepscope" in document.metadata else ()
+    found = Capture("kineto", path, {"": [path]}, rank, facts.world_size, host, start or None, worker)
+    return replace(found, process=number, ranks=ranks)
 
 
 def _names_ascend(blocks: Iterator[bytes]) -> bool:

@@ -85,6 +85,8 @@ TOTALS = "totals_compared"
 STATED = "stated "
 #: Key of `metadata`: which parts of a step the source did not record, as JSON; nothing is known of their time.
 NOT_RECORDED = "not_recorded"
+#: Its value where any work may be missing, as behind a cut.
+ANY_WORK = ["computing", "communication", "copy"]
 #: Keys of `metadata`: how Python stacks were sampled, and the directories whose code is not the program's own, as JSON.
 STACK_SAMPLES, LIBRARIES = "stack_samples", "library_roots"
 #: Key of `metadata`: how fast the machine is with each framework of the program, as JSON; docs/facts.md has the keys.

@@ -15,10 +15,12 @@ from stepscope.analyse.step.activity import (
     Rows,
     device_rows,
     devices_of,
+    not_recorded,
     of_kinds,
     span_kinds,
 )
 from stepscope.analyse.units import timestamp_us, titled, us
+from stepscope.trace.schema import ANY_WORK
 from stepscope.trace.tables import Tables, columns_of, of_arrays
 
 #: Kinds of device work in order of priority, for time that several of them cover.
@@ -29,12 +31,20 @@ def device_time(tables: Tables) -> pl.DataFrame:
     """Return one row per device, times in µs: the work of all its streams united, so that no instant counts twice.
 
     Range is the time from the start of its first to the end of its last piece of work; Idle is the range less Busy.
+    What some work does not cover is unknown where other work may be missing.
     """
     rows = device_rows(tables)
     spans = columns_of(tables, "spans", "track", "ts", "dur")[rows]
     devices, device = devices_of(tables, spans["track"])
     work = _Work(device, spans["ts"].to_numpy(), (spans["ts"] + spans["dur"]).to_numpy(), span_kinds(tables)[rows])
-    return of_arrays({"device": pl.Series(devices, dtype=pl.String), **work.measured(len(devices))}).select_seq(_SHOWN)
+    found = of_arrays({"device": pl.Series(devices, dtype=pl.String), **work.measured(len(devices))})
+    missing = not_recorded(tables)
+    unknown = [name for name, parts in _NOT_COVERED.items() if missing & parts]
+    return found.with_columns(pl.lit(None, pl.Int64).alias(name) for name in unknown).select_seq(_SHOWN)
+
+
+#: Time that some work does not cover → the parts of a step that must be recorded for it.
+_NOT_COVERED = {"exposed": {"computing"}, "exposed_copy": {"computing", "communication"}, "idle": set(ANY_WORK)}
 
 
 _SHOWN = titled({
@@ -42,7 +52,7 @@ _SHOWN = titled({
     "Computing(us)": us("computing"), "Communication(us)": us("communication"),
     "Communication(Not Overlapped)(us)": us("exposed"), "Copy(us)": us("copy"),
     "Copy(Not Overlapped)(us)": us("exposed_copy"), "Idle(us)": us("idle"),
-    "Busy(%)": (100 * pl.col("busy") / pl.col("range")).fill_nan(0).round(3),
+    "Busy(%)": (100 * pl.when(pl.col("idle").is_not_null()).then("busy") / pl.col("range")).fill_nan(0).round(3),
 })  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from stepscope.analyse.operators.device_peaks import DevicePeaks, device_peaks
 from stepscope.analyse.operators.operator_calls import host_operators
 from stepscope.analyse.operators.roofline import costed_work, with_peaks
 from stepscope.analyse.step import sample
+from stepscope.analyse.step.activity import not_recorded
 from stepscope.analyse.step.step_trace_time import split
 from stepscope.analyse.units import titled, us
 from stepscope.trace.tables import Tables, columns_of
@@ -26,11 +27,11 @@ _SUMS = {
 def step_efficiency(tables: Tables) -> pl.DataFrame:
     """Return one row per device and step, and before them one of all steps: operations, MFU, and what bounds the step.
 
-    Of a sample of the operators nothing is known.
+    Of a sample of the operators, and where some may be missing, nothing is known.
     """
     windows = split(tables).windows
     work = with_peaks(tables, costed_work(tables))
-    if sample.fraction(tables) < 1:
+    if sample.fraction(tables) < 1 or "computing" in not_recorded(tables):
         work = work.clear()
     if not windows.declared:
         work = work.with_columns(step=pl.lit(0, pl.Int64))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,20 +99,32 @@ def step_trace_time(tables: Tables) -> pl.DataFrame:
         "Host Only": parts["host only"],
         "Idle": parts["idle"],
     }
-    unknown = _meaningless(tables, work)
-    if sample.fraction(tables) < 1:
-        unknown += _OF_THE_HOST if work.on_device else tuple(columns)
-    missing = working.not_recorded(tables)
-    unknown += (name for name in columns if missing.intersection(_MADE_OF[name]))
+    unknown = [*_meaningless(tables, work), *unknown_columns(tables, work, columns)]
     nothing = pl.Series([None], dtype=pl.Float64).new_from_index(0, len(windows.start))
     times = {"Total": windows.end - windows.start, **columns}
     shown = of_arrays({
         "Step": windows.number, "Start Time(us)": timestamps_us(windows.start),
         **{name: nothing if name in unknown else time / 1000 for name, time in times.items()},
     })  # fmt: skip
-    if missing:
+    if working.not_recorded(tables):
         shown = _with_stated(shown, working.stated(tables, "step_trace_time"), windows)
     return shown
+
+
+def unknown_columns(
+    tables: Tables, work: Work, columns: Collection[str], *, without: frozenset[str] = frozenset()
+) -> list[str]:
+    """Return the columns that a sample of the operators, or a source that did not record a part, does not tell.
+
+    Args:
+        tables: Tables of the rank.
+        work: What the rank was doing.
+        columns: Standard columns.
+        without: Parts that do not count in the caller's arithmetic.
+    """
+    sampled = () if sample.fraction(tables) == 1 else _OF_THE_HOST if work.on_device else columns
+    missing = working.not_recorded(tables) - without
+    return [*sampled, *(name for name in columns if missing.intersection(_MADE_OF[name]))]
 
 
 def _meaningless(tables: Tables, work: Work) -> list[str]:

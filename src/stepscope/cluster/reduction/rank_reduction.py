@@ -177,6 +177,7 @@ def _facts(tables: Tables, manifest: Manifest, parts: Split) -> dict[str, Any]:
         "cores": ",".join(map(str, manifest.get("cores", ()))) or None,
         "clock_mhz": _counter(tables, _CLOCK, "median", 1),
         "step_count": len(windows.start) if windows.declared else 0,
+        "inferred": set(columns_of(tables, "steps", "source")["source"]) == {"inferred"},
         "other_steps": compared and compared.others,
         "other_step": compared and round(compared.others_ns),
         "typical": compared and compared.typical,

@@ -92,7 +92,8 @@ def _here(work: RankToReduce) -> Iterator[Sequence[Capture]]:
         captures: Sequence[Capture] = work.captures
         if work.remote:
             fetch(work.remote, Path(directory))
-            captures = [capture for capture in sniff.look(Path(directory)) if not capture.fault]
+            found = sniff.look(Path(directory))
+            captures = [one for one in found if not one.fault and (not one.ranks or one.rank == work.manifest["rank"])]
         if work.keep_in is not None:
             shutil.rmtree(work.keep_in, ignore_errors=True)
             kept = RankDirectory(work.keep_in)

@@ -24,7 +24,7 @@ from stepscope.read.common.distinct import filled
 from stepscope.read.common.part_builder import as_json
 from stepscope.read.common.source import Capture, Progress
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.schema import NOT_RECORDED, STATED
+from stepscope.trace.schema import ANY_WORK, NOT_RECORDED, STATED
 
 _DATABASES = ("events_db", "analysis_db")
 _WORTH = ("spans", "steps", "counters", "allocations", "static_memory", "links")
@@ -92,7 +92,7 @@ def _not_recorded(capture: Capture, frames: Frames, ledgers: Sequence[LossLedger
     """Return the parts of a step that no file of the capture shows: what is behind a cut would count as idle."""
     names = {path.name for path in capture.of(*_OF_EVENTS) or capture.of("kernels")}
     if any(ledger.ends_early and ledger.source.rpartition("/")[2] in names for ledger in ledgers):
-        return ["computing"]
+        return ANY_WORK
     host, works = frames["host"], bool(frames["tasks"].height)
     if not works and (host["level"] == "cpu").any():
         return []  # the host did the work

@@ -336,15 +336,17 @@ class _AscendPart:
         self.part.add("links", with_series(frame, [*texts, filled(frame["point_to_point"], value=False)]))
 
     def _add_steps(self) -> None:
-        """Add the marked steps; without marks, a step lasts from its first to its last task."""
+        """Add the marked steps; without marks, a step lasts from the first to the last work that has its number.
+
+        Communication alone does not say how long a step is: only numbers that tasks have count.
+        """
         marked = self.frames["steps"].drop_nulls().filter(pl.col("dur") >= 0)
         if marked.height:
             self.part.add_steps(self._with_events(marked), "declared")
             return
-        if not self.frames["tasks"].height:
-            return  # communication alone does not say how long a step is
         both = [self.frames[name].select(*_TIMES, "step") for name in ("tasks", "communications")]
-        counted = pl.concat(both).drop_nulls("step")
+        numbers = both[0]["step"].drop_nulls().unique()
+        counted = pl.concat(both).filter(pl.col("step").is_in(numbers.implode()))
         end = (pl.col("ts") + pl.col("dur")).max()
         found = counted.group_by(number="step").agg(pl.col("ts").min(), (end - pl.col("ts").min()).alias("dur"))
         self.part.add_steps(found.sort("number"), "inferred")

@@ -28,7 +28,7 @@ from stepscope.read.common.distinct import is_missing
 from stepscope.read.common.named_steps import rounded
 from stepscope.read.common.nesting import Integers, looked_up
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.schema import GAPS, NOT_RECORDED, STEPS_RECOUNT, TOTALS
+from stepscope.trace.schema import ANY_WORK, GAPS, NOT_RECORDED, STEPS_RECOUNT, TOTALS
 from stepscope.trace.tables import (
     Frames,
     complete,
@@ -123,7 +123,7 @@ def assemble(
     merged["tracks"] = line.tracks
     outside = _work_outside_steps(line, merged["spans"]["step"], merged["steps"])
     ledger.add("spans_outside_steps", outside)
-    unrecorded = ["computing"] if outside or none_whole else _not_recorded(line, merged["steps"])
+    unrecorded = ANY_WORK if outside or none_whole else _not_recorded(line, merged["steps"])
     merged["metadata"] = _facts(whole, compared=all(compared), unrecorded=unrecorded)
     merged["losses"] = empty("losses")
     frames = complete(merged)
@@ -139,20 +139,20 @@ _BESIDE_WORK = ("step", "phase", "annotation", "data", "garbage", "compile")
 def _not_recorded(line: RankTimeline, steps: pl.DataFrame) -> list[str]:
     """Return the parts of a step of which the files say nothing, where that would count as idle.
 
-    These are computing, where no source of operators, calls or functions recorded, or where calls launch work on a
+    These are all work, where no source of operators, calls or functions recorded, or where calls launch work on a
     device of which the files have none (a captured graph does not run); and what the host does, where they have work of
     a device and no call, operator or function of the host.
     """
     beside = line.of_kinds(*_BESIDE_WORK)
     if beside.all() and (len(beside) or steps.height):
-        return ["computing"]
+        return ANY_WORK
     if (line.on_device & line.of_kinds("kernel", "memcpy", "memset", "collective", "other")).any():
         on_thread = (line.tracks["kind"] == "thread").to_numpy()[line.track]
         doing = (on_thread & ~line.of_kinds("step", "annotation")).any()
         return [] if doing else ["data wait", "sync", "host only"]
     names = line.distinct(line.of_kinds("runtime", "driver")).values()
     launched = any(map(_LAUNCH.search, names)) and not any("StreamBeginCapture" in name for name in names)
-    return ["computing"] if launched else []
+    return ANY_WORK if launched else []
 
 
 def _work_outside_steps(line: RankTimeline, step: pl.Series, steps: pl.DataFrame) -> int:

@@ -89,6 +89,15 @@ class ChromeEvents:
             return self.classes[kind]
         return {name: np.empty(0, dtype) for name, dtype in class_columns(kind).items()}
 
+    def where(self, chosen: npt.NDArray[np.bool_]) -> ChromeEvents:
+        """Return the chosen events, with all texts."""
+        classes = {}
+        for kind, columns in self.classes.items():
+            kept = chosen[columns["event"]]
+            classes[kind] = {name: column[kept] for name, column in columns.items()}
+            classes[kind]["event"] = (np.cumsum(chosen) - 1)[classes[kind]["event"]]
+        return ChromeEvents({name: column[chosen] for name, column in self.base.items()}, classes, self.texts)
+
 
 def join(
     batches: Sequence[ChromeBatch], pools: Sequence[Iterable[str | bytes | int]], ledger: LossLedger

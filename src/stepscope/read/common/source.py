@@ -86,6 +86,7 @@ class Capture:
         worker: What the name says of the process (``host_4711``); captures of one worker are of one rank.
         fault: Why the capture is left out, in one sentence; empty if it is read.
         process: Number of the process, where name and content agree on it; else empty.
+        ranks: Ranks that the file holds, of which this is one, where it is a timeline of a job; else empty.
     """
 
     format: str
@@ -98,6 +99,7 @@ class Capture:
     worker: str = ""
     fault: str = ""
     process: str = ""
+    ranks: tuple[int, ...] = ()
 
     def of(self, *sorts: str) -> list[Path]:
         """Return the files of these sorts."""

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from stepscope.native.kineto import NotTokenized
@@ -16,7 +17,7 @@ from stepscope.read.chrome_json.decode import ChromeDecoder
 from stepscope.read.chrome_json.document import Document
 from stepscope.read.common.part_builder import PartBuilder
 from stepscope.read.common.source import Progress, read_blocks
-from stepscope.read.kineto import kineto_details, kineto_spans, xprof_events
+from stepscope.read.kineto import kineto_details, kineto_spans, kineto_tracks, xprof_events
 from stepscope.read.kineto.kineto_facts import KinetoFacts
 from stepscope.trace.losses import LossLedger
 
@@ -25,7 +26,7 @@ _SMALL = 1 << 20
 
 
 def read(
-    path: Path, ledger: LossLedger, progress: Progress | None = None, *, brief: bool = False
+    path: Path, ledger: LossLedger, progress: Progress | None = None, *, brief: bool = False, rank: int | None = None
 ) -> dict[str, pl.DataFrame]:
     """Read one trace file.
 
@@ -34,6 +35,7 @@ def read(
         ledger: Counts what is lost.
         progress: Called with bytes read, and in total.
         brief: Leave out what the analysis of a job does not need: inputs of operators, sizes of kernels, memory.
+        rank: Rank to read, of a timeline that stepscope made of a job.
 
     Returns:
         Tables of the schema, without parents, steps and links between spans; ``allocations`` also has the column
@@ -44,6 +46,7 @@ def read(
     """
     document = Document(path, ledger)
     events = read_events(document, progress)
+    events = events if rank is None else _of_rank(events, rank)
     facts = KinetoFacts(document.metadata)
     part = PartBuilder(facts.rank or 0, facts.host or "")
     named = xprof_events.processes(events)
@@ -51,6 +54,13 @@ def read(
     kineto_details.add_to(part, spans, facts, ledger, brief=brief and not named)
     part.add_facts(facts.metadata)
     return xprof_events.refined(part.tables(), named) if named else part.tables()
+
+
+def _of_rank(events: ChromeEvents, rank: int) -> ChromeEvents:
+    """Return the events of the processes that a timeline of a job calls by a rank."""
+    named = kineto_tracks.said_names(events, "process_name").items()
+    processes = [events.texts.index(process) for (process, _), name in named if name.startswith(f"rank {rank} ·")]
+    return events.where(np.isin(events.base["process"], processes))
 
 
 def read_events(document: Document, progress: Progress | None = None) -> ChromeEvents:

@@ -34,7 +34,7 @@ from stepscope.read.mindspore.mindspore_files import begin_ns, description
 from stepscope.read.mindspore.mindspore_flops import count as count_flops
 from stepscope.trace.clock import Anchor, Clock
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.schema import NOT_RECORDED
+from stepscope.trace.schema import ANY_WORK, NOT_RECORDED
 from stepscope.trace.tables import dtype
 
 #: When and on which thread an operator was called.
@@ -108,7 +108,7 @@ class _CaptureReader:
         part.add("counters", _counters(pipeline, self._clock(pipeline, min(starts, default=0)), tracks))
         _add_spans(part, operators, events, tracks)
         part.add("collectives", operators_of.details(operators, self._said))
-        part.add_facts({**self._facts(), **(as_json({NOT_RECORDED: ["computing"]}) if missing or ends_early else {})})
+        part.add_facts({**self._facts(), **(as_json({NOT_RECORDED: ANY_WORK}) if missing or ends_early else {})})
         if capture.of("details", "times") and operators.height:
             totals = StatedTotals(LossLedger(", ".join(path.name for path in capture.of("details"))))
             totals.times("operators", stated, float(operators["dur"].sum()))

@@ -67,8 +67,8 @@ class Packets:
     ledger: LossLedger
 
     @staticmethod
-    def of(content: bytes, path: Path, ledger: LossLedger) -> Packets:
-        """Return the packets of a file's content; those after a damage are lost.
+    def of(content: bytes, path: Path, ledger: LossLedger, rank: int | None = None) -> Packets:
+        """Return the packets of a file's content, or those of a rank's sequence; those after a damage are lost.
 
         Raises:
             DamagedTraceError: Compressed packets expand as no trace does.
@@ -84,6 +84,10 @@ class Packets:
         if cut:
             ledger.add_cut()
         fields = messages.fields()
+        if rank is not None:  # what the first sequence says of the clocks holds for all
+            own = (fields.integers(SEQUENCE) == rank + 1).fill_null(value=False).to_numpy()
+            own[fields.within(CLOCKS)[0]] = True
+            fields = Messages(messages.content, messages.start[own], messages.end[own]).fields()
         ledger.add("event_damaged", int(fields.broken.sum()))
         packets = Packets(fields, ledger)
         packets.count_others()

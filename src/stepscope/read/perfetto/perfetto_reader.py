@@ -43,13 +43,21 @@ _LAUNCHING = ("runtime", "driver")
 _NO_WRITER = -1
 
 
-def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
-    """Read one file, plain or gzip. All processes in it are one rank.
+def read(
+    path: Path, ledger: LossLedger, progress: Progress | None = None, *, rank: int | None = None
+) -> dict[str, pl.DataFrame]:
+    """Read one file, plain or gzip. All processes in it are one rank, but in a timeline that stepscope made of a job.
+
+    Args:
+        path: The file.
+        ledger: Counts losses.
+        progress: Called with bytes read, and in total.
+        rank: Rank to read, of a timeline of a job.
 
     Raises:
         InputError: The file cannot be read, or holds no packet.
     """
-    packets = Packets.of(b"".join(read_blocks(path, ledger, progress)), path, ledger)
+    packets = Packets.of(b"".join(read_blocks(path, ledger, progress)), path, ledger, rank)
     if not len(packets):
         message = f"{path} holds no packet of Perfetto."
         raise DamagedTraceError(message, "Copy it again, or record again.")

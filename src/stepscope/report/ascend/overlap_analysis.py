@@ -20,6 +20,7 @@ from stepscope.analyse.intervals import EMPTY, Intervals, Times, subtract, union
 from stepscope.analyse.operators import operator_calls
 from stepscope.analyse.step import activity as working
 from stepscope.analyse.step.activity import Located, Windows, Work
+from stepscope.analyse.step.step_trace_time import unknown_columns
 from stepscope.analyse.units import us
 from stepscope.report.ascend.calls import Call, calls, communication_matrix, recorded_matrix
 from stepscope.report.ascend.variant import Variant
@@ -113,14 +114,18 @@ class RankWork:
 
     @cached_property
     def overlap(self) -> dict[str, Intervals]:
-        """The lanes of *Overlap Analysis*; Free are the gaps between the first and the last work."""
+        """The lanes of *Overlap Analysis*; Free are the gaps between the first and the last work.
+
+        What nothing covers is unknown where work may be missing.
+        """
         computing, communication = self.work.computing, self.work.communication
         busy = union(computing, communication)
-        whole = Intervals(busy.start[:1], busy.end[-1:]) if len(busy) else EMPTY
+        partial = working.not_recorded(self.tables) & {"computing", "communication"}
+        whole = EMPTY if partial or not len(busy) else Intervals(busy.start[:1], busy.end[-1:])
         return {
             "Computing": computing,
             "Communication": communication,
-            "Communication(Not Overlapped)": subtract(communication, computing),
+            "Communication(Not Overlapped)": EMPTY if partial else subtract(communication, computing),
             "Free": subtract(whole, busy),
         }
 
@@ -170,7 +175,9 @@ class RankWork:
             "Preparing": self._preparing(),
         }
         frame = pl.DataFrame({"Step": steps.number, **columns})
-        return frame.with_columns(us(name) for name in columns)
+        unknown = unknown_columns(self.tables, self.work, columns, without=frozenset({"copy"}))
+        nothing = pl.lit(None, pl.Float64)
+        return frame.with_columns(nothing.alias(name) if name in unknown else us(name) for name in columns)
 
     def _stage(self, variant: Variant) -> Times:
         """Return the time from the start of the first to the end of the last event that begins in each step."""

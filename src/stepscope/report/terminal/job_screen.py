@@ -235,10 +235,11 @@ class JobScreen(ConsolePage):
         facts = [
             Text(count_text(self.summary.steps, "step"), style=STRONG),
             Text(f"median {self.time(step_ns)}", style=STRONG),
-            Text(f"{self.between(min(known), max(known))} over the ranks"),
+            Text(f"{self.between(min(known), max(known))} over {'the' if len(known) > 1 else '1 of the'} ranks"),
         ]
-        if self.summary.split and self.summary.split_ranks < len(known):
-            facts.append(Text(f"parts of {self.summary.split_ranks:,} of {len(known):,} ranks", style=QUIET))
+        there = sum(rank.steps is not None for rank in self.summary.ranks)
+        if self.summary.split and self.summary.split_ranks < there:
+            facts.append(Text(f"parts of {self.summary.split_ranks:,} of {there:,} ranks", style=QUIET))
         return facts
 
     def operators(self, entries: Sequence[OperatorOverRanks]) -> RenderableType:
