@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.advise.finding import Finding
-from stepscope.analyse.quantities import duration_text, percent_text
+from stepscope.analyse.quantities import bytes_text, duration_text, percent_text
 from stepscope.analyse.step.run_steps import OTHERS_USE
-from stepscope.analyse.step.summary import Summary
+from stepscope.analyse.step.summary import OutOfMemory, Summary
 
 #: Waiting for a core; a smaller part can be left out of the calls that it fell into.
 DISTURBED = 0.2
@@ -36,6 +36,9 @@ def rank_verdict(findings: Sequence[Finding], summary: Summary) -> str:
 
 
 def _nothing(summary: Summary) -> str | None:
+    if summary.exhausted and not summary.operators and not summary.kernels:
+        last = summary.exhausted[-1]
+        return f"{last.device} ran out of memory: {bytes_text(last.asked)} were asked for{_where(last)}."
     if summary.steps.total_ns and not summary.split and summary.not_recorded and not summary.sampled < 1:
         if _INCOMPLETE.intersection(loss.what for loss in summary.losses):
             return "What a step consists of is not known: a part of the capture is cut off, damaged or gone."
@@ -52,6 +55,10 @@ def _nothing(summary: Summary) -> str | None:
     if summary.memory:
         return "Only memory was recorded: the trace holds no operator and no device work."
     return "Nothing was recorded: the trace holds no operator and no device work."
+
+
+def _where(refused: OutOfMemory) -> str:
+    return f" by {refused.line}" if refused.line else ""
 
 
 def _disturbed(summary: Summary) -> str | None:

@@ -168,6 +168,9 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "CUPTI had no room for records of kernels and calls; they are missing. Record fewer steps."),
     "device_buffers_lost": ("data_loss",
         "Buffers of CUPTI went to another user of it in this process. Do not use two profilers of the GPU at once."),
+    "events_dropped": ("data_loss",
+        "The profiler says itself that it dropped events; they are missing. Record a shorter time, or fewer sorts of "
+        "events."),
     "device_records_damaged": ("data_loss",
         "Records of CUPTI that are damaged; of a damaged buffer, what follows the damage is left out."),
     "device_name_missing": ("info", "Kernels whose name could not be read; they are called `unknown kernel`."),

@@ -83,6 +83,8 @@ TOTALS = "totals_compared"
 #: Beginning of keys of `metadata`: the rows of the result of that name as the source states them, under the result's
 #: columns, as JSON. A result that the tables cannot give is made of them.
 STATED = "stated "
+#: Key of `metadata`: what the allocator was asked for and did not have, as JSON; docs/facts.md has the keys.
+OUT_OF_MEMORY = "memory.exhausted"
 #: Key of `metadata`: which parts of a step the source did not record, as JSON; nothing is known of their time.
 NOT_RECORDED = "not_recorded"
 #: Its value where any work may be missing, as behind a cut.
@@ -500,8 +502,8 @@ _ALL = (
         must(
             "name",
             "category",
-            "checkpoint, evaluation, logging, compile or garbage collection; evaluation run: from the first run of a "
-            "program that evaluates (JAX) to the end of the step.",
+            "checkpoint, evaluation, logging, compile, garbage collection or out of memory; evaluation run: from the "
+            "first run of a program that evaluates (JAX) to the end of the step.",
         ),
         must("ts", "int64", "Start, since the Unix epoch.", "ns"),
         must("dur", "int64", "Duration; an evaluation that the program does not end lasts to its step's end.", "ns"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -19,9 +21,19 @@ from stepscope.analyse.step.framework import framework_of
 from stepscope.analyse.step.phase_times import phase_times
 from stepscope.analyse.step.run_steps import disturbed_delays, summarised
 from stepscope.analyse.step.step_trace_time import Split, split
-from stepscope.analyse.step.summary import Compiling, DataWait, Entry, Garbage, MemoryPeak, StepPart, Steps, Summary
+from stepscope.analyse.step.summary import (
+    Compiling,
+    DataWait,
+    Entry,
+    Garbage,
+    MemoryPeak,
+    OutOfMemory,
+    StepPart,
+    Steps,
+    Summary,
+)
 from stepscope.trace.losses import Loss, by_severity
-from stepscope.trace.schema import TOTALS
+from stepscope.trace.schema import OUT_OF_MEMORY, TOTALS
 from stepscope.trace.tables import Tables, collected, columns_of, facts, has_rows, schema
 
 #: How many operators and kernels the summary names.
@@ -67,6 +79,7 @@ def summarise(tables: Tables) -> Summary:
         preempted_ns=preempted_ns,
         compiling=_compiling(tables, windows, steps.total_ns),
         sampled_only=_most_sampled(tables) if samples_alone else None,
+        exhausted=tuple(_exhausted(tables)),
     )
 
 
@@ -216,6 +229,13 @@ def _memory(tables: Tables) -> tuple[MemoryPeak, ...]:
     known = peaks.filter(pl.any_horizontal(pl.col("allocated", "reserved").is_not_null()))
     rows = known.sort("device").pipe(collected, tables).rows()
     return tuple(MemoryPeak(name, allocated, None if name == "cpu" else reserved) for name, allocated, reserved in rows)
+
+
+def _exhausted(tables: Tables) -> Iterator[OutOfMemory]:
+    refused = json.loads(facts(tables).get(OUT_OF_MEMORY, "[]"))
+    for device in sorted({one["device"] for one in refused}):
+        *_, last = own = [one for one in refused if one["device"] == device]
+        yield OutOfMemory(device, last["asked"], last["free"], last["line"], len(own))
 
 
 def _resident(tables: Tables) -> int | None:

@@ -125,6 +125,20 @@ class Compiling:
 
 
 @dataclass(frozen=True)
+class OutOfMemory:
+    """The last request that the allocator of a device refused: bytes, those that were free, and where; None: unknown.
+
+    ``count`` is how often it refused.
+    """
+
+    device: str
+    asked: int
+    free: int | None
+    line: str | None
+    count: int
+
+
+@dataclass(frozen=True)
 class MemoryPeak:
     """Most memory on one device, in bytes: allocated by tensors, reserved by the framework; None if unknown."""
 
@@ -161,6 +175,7 @@ class Summary(NotebookDisplay):
         run: All steps of the run, recorded or not.
         preempted: Operator calls from which ``operators`` leaves out the time that their thread waited for a core.
         preempted_ns: That time.
+        exhausted: What the allocators refused; empty if nothing.
         sampled_only: The function of Python with most of the samples, where nothing else with a time was recorded.
     """
 
@@ -185,3 +200,4 @@ class Summary(NotebookDisplay):
     preempted_ns: int = 0
     compiling: Compiling | None = None
     sampled_only: Entry | None = None
+    exhausted: tuple[OutOfMemory, ...] = ()

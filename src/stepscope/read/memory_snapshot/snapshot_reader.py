@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from stepscope.errors import DamagedTraceError, NotATraceError
-from stepscope.read.common.part_builder import PartBuilder, as_json
+from stepscope.read.common.named_steps import add_named_steps
+from stepscope.read.common.part_builder import PartBuilder, TrackRow, as_json
 from stepscope.read.common.source import Progress, read_blocks, tell_all
 from stepscope.read.memory_snapshot.plain_pickle import PlainPickle
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.tables import complete
+from stepscope.trace.schema import OUT_OF_MEMORY
 
 #: The first bytes of protocols 2 to 5; and a dictionary whose first key is a snapshot's.
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
@@ -43,6 +44,16 @@ _ALIVE = {
     "active_pending_free": "awaiting free",
 }
 _WRAP, _TOP, _LARGEST = 1 << 64, 1 << 63, 1 << 62
+#: Most refusals that are kept; the last ones.
+_MOST_EXHAUSTED = 100
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_SPAN: dict[str, Any] = {
+    "track": pl.Int32,
+    "ts": pl.Int64,
+    "dur": pl.Int64,
+    "name": pl.Categorical(),
+    "kind": pl.String,
+}
 _EVENT = {
     "action": pl.String, "address": pl.Int64, "size": pl.Int64, "stream": pl.Int64, "ts": pl.Int64, "stack": pl.Int64,
 }  # fmt: skip
@@ -62,7 +73,8 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     """Read a snapshot, plain or gzip.
 
     Returns:
-        All tables, empty but for ``allocations``, ``memory_segments``, ``live_memory``, ``stacks`` and ``metadata``.
+        All tables, empty but for ``allocations``, ``memory_segments``, ``live_memory``, ``stacks``, ``metadata``, and
+        the ranges that the program named.
 
     Raises:
         InputError: It cannot be read, is damaged, asks for more than plain values, or is not a snapshot.
@@ -78,12 +90,13 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     snapshot_tables.add_segments(segments)
     for device, trace in enumerate(traces or []):
         snapshot_tables.add_trace(device, trace)
+    snapshot_tables.add_annotations(snapshot.get("external_annotations"))
     settings = snapshot.get("allocator_settings")
     if isinstance(settings, dict):
         plain = {name: one for name, one in settings.items() if isinstance(one, str | int | float | bool | None)}
         snapshot_tables.part.add_facts(as_json({"allocator_settings": plain}))
     tell_all(path, progress)
-    return complete(snapshot_tables.tables())
+    return snapshot_tables.tables()
 
 
 class _Snapshot:
@@ -102,11 +115,16 @@ class _Snapshot:
         self._ledger = ledger
         self._stack_of: dict[int, int | None] = {}
         self._number_of: dict[tuple[Any, ...], int] = {}
+        self._exhausted: list[dict[str, Any]] = []
         #: Allocated, reserved and active bytes of each device in the end.
         self._final: dict[int, tuple[int, int, int]] = {}
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """Return the tables of everything that was added."""
+        if self._exhausted:
+            self.part.add_facts(as_json({OUT_OF_MEMORY: self._exhausted[-_MOST_EXHAUSTED:]}))
+            moments = [("out of memory", one["ts"], 0) for one in self._exhausted]
+            self.part.add_rows("run_events", moments, "name", "ts", "dur")
         names = ("file", "line", "function")
         self.part.add_stacks([[dict(zip(names, frame, strict=True)) for frame in frames] for frames in self._number_of])
         return self.part.tables()
@@ -164,13 +182,19 @@ class _Snapshot:
             action = entry.get("action")
             time = _size(entry.get("time_us"))
             untimed += time is None
-            size = _size(entry.get("size"))
+            size, at = _size(entry.get("size")), 1000 * (number if time is None else min(time, _LARGEST // 1000))
             if not isinstance(action, str) or size is None:
                 self._ledger.add("event_damaged")
             elif action in _CHANGES:
-                at = 1000 * (number if time is None else min(time, _LARGEST // 1000))
                 row = (action, _address(entry.get("addr")), size, _number(entry.get("stream")), at)
                 rows.append((*row, self._stack(entry.get("frames"))))
+            elif action == "oom":
+                free, where = _size(entry.get("device_free")), self._own_line(entry.get("frames"))
+                self._exhausted.append(
+                    {"device": f"cuda:{device}", "ts": at, "asked": size, "free": free, "line": where}
+                )
+            else:
+                self._ledger.add("event_unknown_kind", 1, f"Marks of the allocator: {action[:40]}.")
         if rows:
             self._ledger.add("memory_times_unknown", int(untimed > 0))
             self._add_events(device, pl.DataFrame(rows, schema=_EVENT, orient="row"))
@@ -200,6 +224,35 @@ class _Snapshot:
         done = _completed(events["action"].to_list(), events["address"].to_list(), rows["ts"].to_list())
         rows = rows.with_columns(unused=pl.Series(done, dtype=pl.Int64)).filter(pl.col("action") != "free_completed")
         self.part.add("allocations", rows.drop("action", "size"))
+
+    def add_annotations(self, marks: Any) -> None:  # noqa: ANN401 - whatever the file holds
+        """Add the ranges that the program named (``record_function``) as spans, and the steps that they are."""
+        track = self.part.tracks.number(TrackRow("other", "cpu", "annotations")) if marks else 0
+        begun: dict[tuple[str, int | None], list[int]] = {}
+        rows: list[tuple[int, int, int, str, str]] = []
+        unmatched = 0
+        for mark in self._dicts(marks):
+            name, stage, time = _word(mark.get("name")), mark.get("stage"), _size(mark.get("time_us"))
+            opened = begun.setdefault((name or "", _number(mark.get("device"))), [])
+            if name is None or time is None or stage not in ("START", "END"):
+                self._ledger.add("event_damaged")
+            elif stage == "START":
+                opened.append(1000 * time)
+            elif opened:
+                start = opened.pop()
+                rows.append((track, start, max(0, 1000 * time - start), name, "annotation"))
+            else:
+                unmatched += 1
+        self._ledger.add("event_unmatched_end", unmatched)
+        self._ledger.add("event_unmatched_begin", sum(map(len, begun.values())))
+        if rows:
+            self.part.add_spans(add_named_steps(self.part, pl.DataFrame(rows, schema=_SPAN, orient="row")))
+
+    def _own_line(self, frames: Any) -> str | None:  # noqa: ANN401
+        """Return the innermost line of a stack that no installed package has, ``train.py:44 log``."""
+        files = ((_file(one.get("filename")), one) for one in self._dicts(frames))
+        own = ((file, one) for file, one in files if file and not _INSTALLED.search(file))
+        return next((f"{PurePath(file).name}:{one.get('line')} {one.get('name')}" for file, one in own), None)
 
     def _dicts(self, listed: Any) -> Iterator[Mapping[str, Any]]:  # noqa: ANN401
         """Yield the dictionaries of a list; count what else is in it."""

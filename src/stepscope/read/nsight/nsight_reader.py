@@ -21,6 +21,7 @@ from stepscope.read.common.source import Progress, tell_all
 from stepscope.read.nsight import nvtx_ranges
 from stepscope.read.nsight.nsight_tables import (
     CALLS,
+    DIAGNOSTICS,
     DIALECT,
     MEMORY,
     OVERHEAD,
@@ -38,7 +39,7 @@ SUFFIX, REPORTS = ".sqlite", (".nsys-rep", ".qdrep")
 #: Tables that hold no time of work: words, and what describes others.
 _WITHOUT_TIME = re.compile(
     r"ENUM_.*|META_DATA_.*|TARGET_INFO_.*|.*_CALLCHAINS|StringIds|ThreadNames|PROCESSES|ProcessStreams"
-    r"|ANALYSIS_(?:DETAILS|FILE)|DIAGNOSTIC_EVENT|EXPORTED_.*|NVTX_(?:PAYLOAD|SCHEMA|COUNTER).*|CUDA_GRAPH_.*"
+    r"|ANALYSIS_(?:DETAILS|FILE)|EXPORTED_.*|NVTX_(?:PAYLOAD|SCHEMA|COUNTER).*|CUDA_GRAPH_.*"
     r"|CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 )
 #: ``ENUM_CUPTI_SYNC_TYPE`` by number, as Kineto spells them.
@@ -52,6 +53,9 @@ _PROPERTIES = {"name": "name", "totalGlobalMem": "totalMemory", "numSms": "smCou
 _PUSHED, _STARTED = (59, 70), (60, 71)
 #: Versions of the schema that are known, by their first number.
 _KNOWN_VERSIONS = ("", "1", "2", "3")
+#: How its diagnostics say that events are missing, and how many characters of one are kept.
+_DROPPED = re.compile(r"\b(?:drop|lost\b|overflow|discard|overwrit)", re.IGNORECASE)
+_LONGEST_WORDS = 300
 _MOST = 1 << 61
 _BITS = (1 << 24) - 1
 _VERSION = re.compile(r"_v\d+$")
@@ -115,6 +119,7 @@ class _Nsight:
         self._add_memory()
         self._add_others()
         self._add_facts()
+        self._count_dropped()
         if not self._part.spans:
             self._ledger.add("events_none")
         return self._part
@@ -267,6 +272,13 @@ class _Nsight:
         self._part.add_facts(
             as_json({**({"nsight": said} if said else {}), **({"deviceProperties": devices} if devices else {})})
         )
+
+    def _count_dropped(self) -> None:
+        """Count what Nsight Systems says that it dropped, in its own words."""
+        for text in self._opened.rows(DIAGNOSTICS)["text"].drop_nulls().unique(maintain_order=True).to_list():
+            if _DROPPED.search(text):
+                words = " ".join(text.split())[:_LONGEST_WORDS].rstrip(".")
+                self._ledger.add("events_dropped", 1, f"Nsight Systems: {words}.")
 
 
 def _api(name: str | None) -> str:

@@ -16,6 +16,7 @@ KERNELS, COPIES, FILLS, GRAPHS, WAITS = (
     f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION")
 )
 _RUNTIME, OVERHEAD, MEMORY = "CUPTI_ACTIVITY_KIND_RUNTIME", "PROFILER_OVERHEAD", "CUDA_GPU_MEMORY_USAGE_EVENTS"
+DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 #: Tables of calls on host threads → kind; null is said by the name of the call.
 CALLS = {_RUNTIME: None, "OSRT_API": "other", "CUDNN_EVENTS": "runtime", "CUBLAS_EVENTS": "runtime",
           OVERHEAD: "overhead"}  # fmt: skip
@@ -36,6 +37,7 @@ DIALECT = Dialect(
             **{"text": TEXT, "textId": NAME},
         },
         MEMORY: dict.fromkeys(("start", "deviceId", "address", "bytes", "memKind", "memoryOperationType"), INT),
+        DIAGNOSTICS: {"severity": INT, "text": TEXT},
         "ThreadNames": {"nameId": NAME, "globalTid": INT},
         "TARGET_INFO_SESSION_START_TIME": {"utcEpochNs": INT},
         "TARGET_INFO_SYSTEM_ENV": {"name": TEXT, "value": TEXT},

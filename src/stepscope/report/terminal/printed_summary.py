@@ -205,6 +205,12 @@ class SummaryPage(ConsolePage):
         memory = list(self.memory())
         if memory:
             yield "memory peak", Text(self.separator.join(memory))
+        for one in self.summary.exhausted:
+            free = "" if one.free is None else f", {bytes_text(one.free)} were free"
+            line = f" ({self.shown(one.line)})" if one.line else ""
+            times = f"; {one.count} requests failed" if one.count > 1 else ""
+            refused = f"{self.shown(one.device)} did not have {bytes_text(one.asked)}{free}{line}{times}"
+            yield "no memory", Text(refused, style=WARNING)
         recorder = _recorder(self.manifest)
         if recorder:
             yield "recorded by", Text(self.shown(recorder), style=QUIET)

@@ -16,7 +16,7 @@ from stepscope.errors import DamagedTraceError, InputError, NotATraceError
 from stepscope.read import read_files
 from stepscope.read.sniff import look
 from tests.sizes import Size
-from tests.unit.read.memory_snapshot.snapshot_build import LEAK, MB, PARAMETERS, START_US, trained, written
+from tests.unit.read.memory_snapshot.snapshot_build import FORWARD, LEAK, MB, PARAMETERS, START_US, trained, written
 
 
 def test_totals_count_back_from_the_end(tmp_path: Path) -> None:
@@ -62,6 +62,43 @@ def test_a_history_that_does_not_lead_to_the_snapshot_has_no_totals(tmp_path: Pa
     frames = read_files([written(tmp_path / "snapshot.pickle", snapshot)])
     assert frames["allocations"]["allocated"].null_count() == len(frames["allocations"])
     assert "memory_totals_unknown" in frames["losses"]["what"].cast(pl.String).to_list()
+
+
+def test_what_the_allocator_refused_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    snapshot = trained().snapshot()
+    refused = {"action": "oom", "size": 12 << 30, "device_free": 1 << 30, "stream": 0, "frames": FORWARD}
+    mark = {"action": "snapshot", "size": 0, "addr": 0, "stream": 0, "frames": [], "time_us": START_US + 80}
+    snapshot["device_traces"][0] += [{**refused, "time_us": START_US + 70}, mark]
+    path = written(tmp_path / "snapshot.pickle", snapshot)
+    frames = read_files([path])
+    events = frames["run_events"].select(pl.col("name").cast(pl.String), "ts", "dur").rows()
+    assert events == [("out of memory", 1000 * (START_US + 70), 0)]
+    assert frames["losses"].select(pl.col("what").cast(pl.String), "count").rows() == [("event_unknown_kind", 1)]
+    assert "snapshot" in frames["losses"]["advice"][0]
+    assert frames["allocations"].height == read_files([written(tmp_path / "other.pickle")])["allocations"].height
+    assert main(["import", str(path), "--output", str(tmp_path / "runs")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "cuda:0 ran out of memory: 12.0 GiB were asked for by net.py:7 forward." in said
+    assert "cuda:0 did not have 12.0 GiB, 1.00 GiB were free (net.py:7 forward)" in said
+
+
+def test_ranges_of_the_program_are_spans_and_steps(tmp_path: Path) -> None:
+    def mark(name: str, stage: str, at: int) -> dict[str, Any]:
+        return {"name": name, "stage": stage, "device": 0, "time_us": START_US + at}
+
+    snapshot = trained().snapshot()
+    snapshot["external_annotations"] = [
+        mark("ProfilerStep#3", "START", 0), mark("## forward ##", "START", 10), mark("## forward ##", "END", 30),
+        mark("ProfilerStep#3", "END", 100), mark("late", "START", 110),
+    ]  # fmt: skip
+    frames = read_files([written(tmp_path / "snapshot.pickle", snapshot)])
+    spans = frames["spans"].select(pl.col("name", "kind").cast(pl.String), "ts", "dur").rows()
+    assert spans == [
+        ("ProfilerStep#3", "step", 1000 * START_US, 100_000),
+        ("## forward ##", "annotation", 1000 * (START_US + 10), 20_000),
+    ]
+    assert frames["steps"]["number"].to_list() == [3]
+    assert frames["losses"].select(pl.col("what").cast(pl.String)).to_series().to_list() == ["event_unmatched_begin"]
 
 
 def test_a_real_snapshot(shared_data: Path) -> None:

@@ -176,6 +176,19 @@ def test_whole_graphs_count_as_computing(file: Path) -> None:
     assert row == ("other", 8, "stream 7")
 
 
+def test_what_nsight_says_that_it_dropped_is_a_loss_in_its_words(tmp_path: Path) -> None:
+    export = nsight_build.filled(tmp_path / "report.sqlite")
+    dropped = "CUPTI dropped 120 records:\n the buffer overflowed."
+    for text in ("Profiling has started.", dropped, dropped, "Number of CUDA events collected: 120."):
+        export.add("DIAGNOSTIC_EVENT", timestamp=5, timestampType=1, source=1, severity=2, text=text)
+    losses = read_files([export.close()])["losses"].select(
+        pl.col("what", "severity").cast(pl.String), "count", "advice"
+    )
+    (told,) = losses.filter(pl.col("what") == "events_dropped").rows()
+    assert told[:3] == ("events_dropped", "data_loss", 1)
+    assert told[3].startswith("Nsight Systems: CUPTI dropped 120 records: the buffer overflowed. The profiler says")
+
+
 def test_nothing_in_the_file_runs(file: Path) -> None:
     nsight_build.again(
         file,
