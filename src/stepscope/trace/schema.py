@@ -83,16 +83,15 @@ TOTALS = "totals_compared"
 #: Beginning of keys of `metadata`: the rows of the result of that name as the source states them, under the result's
 #: columns, as JSON. A result that the tables cannot give is made of them.
 STATED = "stated "
-#: Key of `metadata`: what the allocator was asked for and did not have, as JSON; docs/facts.md has the keys.
-OUT_OF_MEMORY = "memory.exhausted"
+#: Key of `metadata`: number and ns of each step as its device works for it, as JSON, where the marked ones differ.
+STEPS_OF_DEVICE = "steps_of_device"
 #: Key of `metadata`: which parts of a step the source did not record, as JSON; nothing is known of their time.
-NOT_RECORDED = "not_recorded"
-#: Its value where any work may be missing, as behind a cut.
-ANY_WORK = ["computing", "communication", "copy"]
+#: Behind a cut, that is any work.
+NOT_RECORDED, ANY_WORK = "not_recorded", ["computing", "communication", "copy"]
 #: Keys of `metadata`: how Python stacks were sampled, and the directories whose code is not the program's own, as JSON.
 STACK_SAMPLES, LIBRARIES = "stack_samples", "library_roots"
-#: Key of `metadata`: how fast the machine is with each framework of the program, as JSON; docs/facts.md has the keys.
-SPEEDS = "machine.speeds"
+#: Keys of `metadata`, JSON as in docs/facts.md: how fast the machine is; what its allocator was asked for and lacked.
+SPEEDS, OUT_OF_MEMORY = "machine.speeds", "memory.exhausted"
 #: Counter in the recordings that are a sample: the fraction of the operators that is recorded from its time on.
 SAMPLED = "operators recorded"
 

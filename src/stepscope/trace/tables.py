@@ -21,7 +21,7 @@ import polars as pl
 
 from stepscope.errors import StepscopeError
 from stepscope.trace.run_directory import make_private, replacing, size_and_sum, write_atomically
-from stepscope.trace.schema import ENUMS, NOT_RECORDED, STATED, TABLES, TOTALS, Table
+from stepscope.trace.schema import ENUMS, NOT_RECORDED, STATED, STEPS_OF_DEVICE, TABLES, TOTALS, Table
 
 #: What readers return: every table, in memory.
 Frames: TypeAlias = dict[str, pl.DataFrame]
@@ -217,7 +217,7 @@ def _refuse(message: str) -> NoReturn:
 
 def is_derived_fact() -> pl.Expr:
     """Return whether a row of ``metadata`` says what a reader found out, and not what the source holds as a fact."""
-    return pl.col("key").is_in([TOTALS, NOT_RECORDED]) | pl.col("key").str.starts_with(STATED)
+    return pl.col("key").is_in([TOTALS, NOT_RECORDED, STEPS_OF_DEVICE]) | pl.col("key").str.starts_with(STATED)
 
 
 def complete(frames: Mapping[str, pl.DataFrame]) -> Frames:

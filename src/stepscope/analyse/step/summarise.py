@@ -33,7 +33,7 @@ from stepscope.analyse.step.summary import (
     Summary,
 )
 from stepscope.trace.losses import Loss, by_severity
-from stepscope.trace.schema import OUT_OF_MEMORY, TOTALS
+from stepscope.trace.schema import OUT_OF_MEMORY, STEPS_OF_DEVICE, TOTALS
 from stepscope.trace.tables import Tables, collected, columns_of, facts, has_rows, schema
 
 #: How many operators and kernels the summary names.
@@ -46,7 +46,7 @@ def summarise(tables: Tables) -> Summary:
     sampled = drawn.fraction
     windows, work = parts.windows, parts.work
     inferred = "inferred" in columns_of(tables, "steps", "source")["source"].to_list()
-    steps = _steps(windows, inferred=inferred)
+    steps = replace(_steps(windows, inferred=inferred), of_device=_of_device(tables, windows))
     device, host = op_statistic.device_work(tables), op_statistic.host_work(tables)
     if windows.declared:  # what is shown is per step
         device, host = (_in_steps(work) for work in (device, host))
@@ -114,6 +114,13 @@ def _steps(windows: Windows, *, inferred: bool) -> Steps:
         per_second=count * 1e9 / total if windows.declared and total else 0.0,
         inferred=inferred,
     )
+
+
+def _of_device(tables: Tables, windows: Windows) -> tuple[float, ...]:
+    """Return shortest, median and longest duration of these steps as the device works for them, where that is said."""
+    said = dict(json.loads(facts(tables).get(STEPS_OF_DEVICE, "[]")))
+    durations = [said[number] for number in windows.number.tolist() if number in said]
+    return (min(durations), float(np.median(durations)), max(durations)) if durations else ()
 
 
 def _step_parts(parts: dict[str, Times], total: int) -> tuple[StepPart, ...]:

@@ -26,6 +26,8 @@ class Steps:
         longest_ns: Longest duration.
         per_second: Steps per second of step time; 0 without steps.
         inferred: Whether the steps were inferred rather than declared by the program.
+        of_device: Shortest, median and longest duration as the device works for the steps, ns, where the steps are
+            those of a host that runs ahead; else empty.
     """
 
     count: int
@@ -37,6 +39,7 @@ class Steps:
     longest_ns: int
     per_second: float
     inferred: bool
+    of_device: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from stepscope.read.common.distinct import is_missing
 from stepscope.read.common.named_steps import rounded
 from stepscope.read.common.nesting import Integers, looked_up
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.schema import ANY_WORK, GAPS, NOT_RECORDED, STEPS_RECOUNT, TOTALS
+from stepscope.trace.schema import ANY_WORK, GAPS, NOT_RECORDED, STEPS_OF_DEVICE, STEPS_RECOUNT, TOTALS
 from stepscope.trace.tables import (
     Frames,
     complete,
@@ -71,6 +71,8 @@ _ARROWS: dict[str, type[pl.DataType]] = {
 _EVER = (1 << 63) - 1
 #: Two files of a recording have the same time if theirs differ by less.
 _TOGETHER_NS = 100_000
+#: Steps of the host and of the device that differ by less than this fraction are alike.
+_ALIKE = 0.05
 _NO_ARROWS = pl.DataFrame(schema=_ARROWS)
 
 #: Tables of one part, or of the rank, by name.
@@ -118,13 +120,14 @@ def assemble(
     asked = [part for place, part in enumerate(whole) if place not in captures]
     merged["steps"] = _steps(asked, line, launch, ledger) if aligned else empty("steps")
     none_whole = any(part["steps"].height for part in asked) and not merged["steps"].height
+    of_device = _ahead(merged["steps"], _asked(line, launch))
     merged["run_steps"] = _run_steps(merged["run_steps"], merged["steps"], recount)
     merged.update(_linked(line, merged, arrows, launch, ledger, brief=brief))
     merged["tracks"] = line.tracks
     outside = _work_outside_steps(line, merged["spans"]["step"], merged["steps"])
     ledger.add("spans_outside_steps", outside)
     unrecorded = ANY_WORK if outside or none_whole else _not_recorded(line, merged["steps"])
-    merged["metadata"] = _facts(whole, compared=all(compared), unrecorded=unrecorded)
+    merged["metadata"] = _facts(whole, of_device, compared=all(compared), unrecorded=unrecorded)
     merged["losses"] = empty("losses")
     frames = complete(merged)
     ledger.add("names_shortened", count_long_names(frames, line.distinct_names.values()))
@@ -171,9 +174,13 @@ def _work_outside_steps(line: RankTimeline, step: pl.Series, steps: pl.DataFrame
     return 0 if through.any() else int(working.sum())
 
 
-def _facts(parts: Sequence[_Part], *, compared: bool, unrecorded: list[str]) -> pl.DataFrame:
+def _facts(
+    parts: Sequence[_Part], of_device: list[tuple[int, int]], *, compared: bool, unrecorded: list[str]
+) -> pl.DataFrame:
     """Return each fact as the first part has it; of totals only if those of every part with spans were compared."""
     said = [part["metadata"] for part in parts]
+    if of_device:
+        said.append(conform("metadata", pl.DataFrame({"key": [STEPS_OF_DEVICE], "value": [json.dumps(of_device)]})))
     if unrecorded:
         said.append(conform("metadata", pl.DataFrame({"key": [NOT_RECORDED], "value": [json.dumps(unrecorded)]})))
     facts = pl.concat(said)
@@ -387,9 +394,8 @@ def _steps(parts: Sequence[_Part], line: RankTimeline, launch: Integers, ledger:
     if not own and (found["source"] == "inferred").all():  # from the work itself
         return found
     waited_for = [part["dispatches"] for part in parts if "dispatches" in part]
-    if own and (launch >= 0).any():
-        work = np.flatnonzero(launch >= 0)
-        waited_for.append(pl.DataFrame({"ts": line.ts[launch[work]], "end": line.end[work]}))
+    if own:
+        waited_for.append(_asked(line, launch))
     return settled(found, pl.concat(waited_for)) if waited_for else found
 
 
@@ -424,6 +430,21 @@ def _losses(ledgers: Sequence[LossLedger], given: Sequence[pl.DataFrame]) -> pl.
     columns = ("what", "count", "severity", "source", "advice")
     counted = [pl.DataFrame(rows, schema=columns, orient="row")] if rows else []
     return together("losses", [*counted, *given])
+
+
+def _asked(line: RankTimeline, launch: Integers) -> pl.DataFrame:
+    """Return when work of devices was asked for (``ts``), and when it had been done (``end``)."""
+    work = np.flatnonzero(launch >= 0)
+    return pl.DataFrame({"ts": line.ts[launch[work]], "end": line.end[work]})
+
+
+def _ahead(steps: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, int]]:
+    """Return number and duration of each step as the device works for it, if one differs; else nothing."""
+    if (steps["source"] == "inferred").all():
+        return []
+    dur = settled(steps, asked)["dur"]
+    differs = (dur - steps["dur"]).abs() > _ALIKE * steps["dur"]
+    return list(zip(steps["number"].to_list(), dur.to_list(), strict=True)) if differs.any() else []
 
 
 def settled(steps: pl.DataFrame, dispatches: pl.DataFrame) -> pl.DataFrame:

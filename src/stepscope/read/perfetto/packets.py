@@ -23,9 +23,10 @@ SUFFIXES = (".pftrace", ".pftrace.gz", ".perfetto-trace", ".perfetto-trace.gz")
 PACKET = 1
 #: Fields of ``TracePacket``.
 PROCESS_TREE, CLOCKS, TIMESTAMP, SEQUENCE, EVENT, INTERNED, FLAGS = 2, 6, 8, 10, 11, 12, 13
+_DROPPED = 42
 CLEARED, THREAD, COMPRESSED, CLOCK, DEFAULTS, TRACK = 41, 44, 50, 58, 59, 60
 #: What else a packet says of itself, or of the recording.
-_OWN = {3, 9, 33, 34, 35, 36, 42, 43, 45, 72, 79, 87, 89, 98, 124, 126}
+_OWN = {3, 9, 33, 34, 35, 36, _DROPPED, 43, 45, 72, 79, 87, 89, 98, 124, 126}
 _READ = {PROCESS_TREE, CLOCKS, TIMESTAMP, SEQUENCE, EVENT, INTERNED, FLAGS, CLEARED, THREAD, CLOCK, DEFAULTS, TRACK}
 #: Packets of other recorders, which are not read.
 _OTHERS = {
@@ -91,6 +92,7 @@ class Packets:
         ledger.add("event_damaged", int(fields.broken.sum()))
         packets = Packets(fields, ledger)
         packets.count_others()
+        packets.count_dropped()
         return packets
 
     def __len__(self) -> int:
@@ -102,6 +104,12 @@ class Packets:
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
             if number not in _READ | _OWN:
                 self.ledger.add("event_unknown_kind", count, f"Packets {_OTHERS.get(number, f'of field {number}')}.")
+
+    def count_dropped(self) -> None:
+        """Count where packets of a sequence are missing; its first one says so, too, whatever was before."""
+        says = np.flatnonzero((self.fields.integers(_DROPPED) == 1).fill_null(value=False).to_numpy())
+        first = np.unique(self.sequence, return_index=True)[1]
+        self.ledger.add("events_dropped", int((~np.isin(says, first)).sum()), "Perfetto: packets before others.")
 
     @cached_property
     def sequence(self) -> Integers:

@@ -146,7 +146,13 @@ class SummaryPage(ConsolePage):
             *(several if steps.count > 1 else [Text(self.time(steps.mean_ns), style=STRONG)]),
             Text(f"{number_text(steps.per_second)} steps/s", style=QUIET),
             Text(self.shown(_how_found(self.summary, self.manifest)), style=QUIET),
+            *([Text(self.of_device(*steps.of_device), style=WARNING)] if steps.of_device else []),
         ]
+
+    def of_device(self, shortest: float, median: float, longest: float) -> str:
+        """Say how long the steps are for the device, where the host runs ahead of it."""
+        spread = f" ({self.time(shortest)} to {self.time(longest)})" if shortest < longest else ""
+        return f"the host runs ahead: for the device, a step lasts {self.time(median)}{spread}"
 
     def entries(self, heading: str, entries: Sequence[Entry]) -> RenderableType:
         """Return a row for each operator."""

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepscope.cli.main import main
+from stepscope.read import read_files
 from stepscope.read.assemble.assemble import assemble, settled
 from stepscope.trace.losses import LossLedger
+from stepscope.trace.schema import STEPS_OF_DEVICE
 from tests.conftest import WriteTrace
 from tests.unit.read.assemble.test_assemble import journal, kineto_part
 from tests.unit.read.kineto.test_kineto_reader import device, host
@@ -68,3 +75,32 @@ def test_a_step_of_the_journal_holds_the_kernels_that_it_launched(write_trace: W
     assert rows(tables["steps"]) == [(20_000, 210_000), (230_000, 100_000), (330_000, 100_000)]
     kernels = tables["spans"].filter(pl.col("kind") == "kernel")
     assert dict(kernels.select(pl.col("name").cast(pl.String), "step").iter_rows()) == {"k1": 1, "k2": 2, "k3": 3}
+
+
+def test_steps_of_a_host_that_runs_ahead_are_said_as_the_device_works_for_them(
+    write_trace: WriteTrace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Given steps of 100 µs that each launch a kernel of 300 µs, and wait for none
+    events = []
+    for step in range(3):
+        events += [
+            host(f"ProfilerStep#{step}", 100 * step, 100, cat="user_annotation"),
+            host("cudaLaunchKernel", 100 * step + 10, 5, cat="cuda_runtime", correlation=step + 1),
+            device("gemm", 300 * step + 20, 300, correlation=step + 1),
+        ]
+    path = write_trace(events)
+    # When it is read, then the marks are those of the file, and the times of the device stand beside them
+    tables = read_files([path])
+    assert tables["steps"]["dur"].to_list() == [100_000] * 3
+    said = tables["metadata"].filter(pl.col("key") == STEPS_OF_DEVICE)["value"].item()
+    assert json.loads(said) == [[0, 320_000], [1, 300_000], [2, 300_000]]
+    assert main(["import", str(path), "--output", str(tmp_path / "runs")]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "the host runs ahead: for the device, a step lasts 300 µs (300 µs to 320 µs)" in told
+
+
+def test_steps_of_a_host_that_waits_are_those_of_the_device(write_trace: WriteTrace) -> None:
+    step = host("ProfilerStep#1", 0, 400, cat="user_annotation")
+    launch = host("cudaLaunchKernel", 10, 5, cat="cuda_runtime", correlation=1)
+    tables = read_files([write_trace([step, launch, device("gemm", 20, 300, correlation=1)])])
+    assert tables["metadata"].filter(pl.col("key") == STEPS_OF_DEVICE).is_empty()

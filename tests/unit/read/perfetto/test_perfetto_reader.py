@@ -153,6 +153,7 @@ def test_what_is_not_read_is_named(tmp_path: Path) -> None:
     [
         (lambda trace: trace.event(BEGIN, 5, name="open"), "event_unmatched_begin"),
         (lambda trace: trace.event(END, 5), "event_unmatched_end"),
+        (lambda trace: trace.packet(previous_packet_dropped=1), "events_dropped"),
         (lambda trace: trace.event(BEGIN, 1 << 63, name="late", clock=6), "event_bad_time"),
         (lambda trace: trace.event(BEGIN, 5, name_iid=77), "value_unreadable"),
         (lambda trace: trace.event(perfetto_build.COUNTER, 5, track_uuid=13), "event_damaged"),
@@ -162,6 +163,12 @@ def test_damage_is_counted(change: object, loss: str, tmp_path: Path) -> None:
     trace = perfetto_build.trained(1)
     change(trace)  # type: ignore[operator]
     assert losses(read_files([trace.write(tmp_path / "a.pftrace")]))[loss] == 1
+
+
+def test_the_first_packet_of_a_sequence_says_nothing_of_lost_ones(tmp_path: Path) -> None:
+    trace = perfetto_build.trained(1)
+    trace.packet(99, previous_packet_dropped=1)
+    assert losses(read_files([trace.write(tmp_path / "a.pftrace")])) == {}
 
 
 def test_a_bomb_is_refused(tmp_path: Path) -> None:
