@@ -75,6 +75,7 @@ def test_tables_do_not_state_what_a_cut_hides(shared_data: Path, tmp_path: Path)
     assert {"Busy(us)"} <= known(results["device_time"])
     assert not {"Idle(us)", "Busy(%)", "Communication(Not Overlapped)(us)"} & known(results["device_time"])
     assert "step_efficiency" not in results
+    assert set(results["slow_steps"]["Name"]) == {"step"}
 
 
 def test_a_cut_timeline_says_neither_where_the_time_goes_nor_that_it_ran_on_a_processor(

@@ -9,7 +9,7 @@ import polars as pl
 
 from stepscope.analyse.operators.op_statistic import device_work, host_work
 from stepscope.analyse.step import sample
-from stepscope.analyse.step.activity import of_kinds, on_tracks, span_kinds
+from stepscope.analyse.step.activity import not_recorded, of_kinds, on_tracks, span_kinds
 from stepscope.analyse.step.step_trace_time import PARTS, split
 from stepscope.analyse.units import titled
 from stepscope.trace.tables import Tables, columns_of
@@ -29,10 +29,12 @@ def slow_steps(tables: Tables) -> pl.DataFrame:
     """Return one row per group of steps and name: mean time a step there, in the usual steps, and the difference.
 
     Groups are ``slow``, the slowest quarter of the recorded steps against the faster half, and ``first``, the first
-    step of the run against the others, where it was recorded. The row ``step`` of a group comes first.
+    step of the run against the others, where it was recorded. The row ``step`` of a group comes first; where
+    work may be missing, nothing else is known.
     """
     windows = split(tables).windows
     spans = _spans(tables) if windows.declared else pl.DataFrame()
+    spans = spans.clear() if "computing" in not_recorded(tables) else spans
     found = [pl.DataFrame(schema=_SCHEMA)]
     for group, chosen, usual in _groups(tables, windows.number, windows.end - windows.start):
         found.append(_compared(tables, spans, group, chosen, usual))

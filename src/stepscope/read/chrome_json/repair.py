@@ -32,7 +32,8 @@ _DECODER = json.JSONDecoder(strict=False, parse_float=_Number, parse_int=_Number
 
 _SEPARATORS = re.compile(r"[\s,]*")
 _EVENT_START = re.compile(r'\{\s*"ph"')
-_OBJECT_START = re.compile(r'\{\s*"')
+# The value of a key is inside an event.
+_OBJECT_START = re.compile(r'(?<!:)(?<!: )\{\s*"')
 # Strings are matched first, so that their content stays; then what some writers write and JSON does not allow.
 _REPAIRABLE = re.compile(r'"(?:[^"\\]|\\.)*"|\bN/A\b|,(?=\s*[}\]])', re.DOTALL)
 
@@ -66,14 +67,15 @@ def read_events(chunk: bytes, ledger: LossLedger, *, last: bool) -> tuple[list[d
         except (ValueError, RecursionError):
             failures += 1
             following = _next_event(text, position) if failures < _MOST_FAILURES else None
-            if following is None and last:
+            if following is not None:
+                position = following
+                continue
+            if last:  # all that failed since the last event is the one that the file ends in
                 ledger.add_cut()
             else:
-                ledger.add("event_damaged")
-            if following is None:
-                return events, None
-            position = following
-            continue
+                ledger.add("event_damaged", failures)
+            return events, None
+        ledger.add("event_damaged", failures)
         failures = 0
         if isinstance(item, dict):
             events.append(item)

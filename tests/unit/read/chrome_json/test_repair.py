@@ -115,3 +115,13 @@ def test_a_cut_list_gives_everything_before_the_cut(tmp_path: Path, cut: bytes) 
     tables = read_files([path])
     assert tables["spans"]["name"].to_list()[0] == "good"
     assert "file_cut" in tables["losses"]["what"].to_list()
+
+
+@pytest.mark.parametrize(
+    "cut", [b'{"name":"x","args":{"shape', b'{"name":"x","args":{"a":{"b":1},"c":{"d"', b'{"ph":"X","na']
+)
+def test_the_event_that_a_file_ends_in_is_one_loss(cut: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(b'{"traceEvents": [' + GOOD + b"," + cut)
+    losses = read_files([path])["losses"].filter(pl.col("source") == "trace.json")
+    assert losses.select(pl.col("what").cast(pl.String), "count").rows() == [("file_cut", 1)]
