@@ -25,6 +25,8 @@ from stepscope.report.timeline.slice_arguments import OWN, Argument
 from stepscope.report.timeline.slices import Counter, Timeline, build
 from stepscope.report.timeline.word_lists import Vocabulary
 from stepscope.report.whole_files import replacing
+from stepscope.trace.schema import NOT_RECORDED
+from stepscope.trace.tables import facts, is_derived_fact
 
 #: Slices whose text is in memory at one time.
 _CHUNK = 100_000
@@ -84,7 +86,8 @@ class TraceView:
     def write_ranks(self, sources: Iterable[Source], directory: Path) -> list[Path]:
         """Write one file of several ranks; see :class:`stepscope.report.protocol.TimelineFormat`.
 
-        What the file says of itself (``distributedInfo``, …) is what the first rank says.
+        What the file says of itself (``distributedInfo``, …) is what the first rank says; a metadata event of each rank
+        says what its source did not record.
         """
         path = directory / "trace_view.json"
         base, arrows = 0, 0
@@ -96,6 +99,9 @@ class TraceView:
                     file.write(_head(source, timeline, base).encode("utf-8"))
                 else:
                     file.write("".join(f",{name}\n" for name in _names(timeline)).encode("utf-8"))
+                if source.label and timeline.processes and (unknown := facts(source.tables).get(NOT_RECORDED)):
+                    pid = timeline.processes[0].pid
+                    file.write(f",{_name(NOT_RECORDED, pid, pid, name=unknown)}\n".encode())
                 _write_rank(file, timeline, base, arrows)
                 arrows += len(timeline.arrows)
             file.write(b"]}\n")
@@ -113,8 +119,8 @@ def _write_rank(file: BufferedWriter, timeline: Timeline, base: int, arrows: int
 
 def _head(source: Source, timeline: Timeline, base: int) -> str:
     """Return the file up to the first slice: facts about the run, one a line, and the names of processes and lanes."""
-    facts = _facts(source)
-    distributed = facts.pop("distributedInfo", None)
+    found = _facts(source)
+    distributed = found.pop("distributedInfo", None)
     rank = timeline.rank
     lines = [
         '"schemaVersion": 1',
@@ -122,7 +128,7 @@ def _head(source: Source, timeline: Timeline, base: int) -> str:
         f'"distributedInfo": {dumps({**(distributed if isinstance(distributed, dict) else {}), "rank": rank})}',
         '"displayTimeUnit": "ns"',
         f'"baseTimeNanoseconds": {base}',
-        *(f"{dumps(key)}: {dumps(value)}" for key, value in facts.items()),
+        *(f"{dumps(key)}: {dumps(value)}" for key, value in found.items()),
         f'"stepscope": {dumps({"crossing": timeline.crossing, "arrows_left_out": timeline.arrows_left_out})}',
     ]
     names = "\n,".join(_names(timeline))
@@ -130,15 +136,17 @@ def _head(source: Source, timeline: Timeline, base: int) -> str:
 
 
 def _facts(source: Source) -> dict[str, object]:
-    facts: dict[str, object] = {}
+    found: dict[str, object] = {}
     taken = {"traceEvents", "schemaVersion", "displayTimeUnit", "baseTimeNanoseconds", "stepscope"}
-    for key, text in source.tables["metadata"].collect().iter_rows():
+    said = source.tables["metadata"]
+    said = said.filter(~is_derived_fact()) if source.label else said  # of a rank, in a file of several
+    for key, text in said.collect().iter_rows():
         if key not in taken:
             try:
-                facts[key] = json.loads(text)
+                found[key] = json.loads(text)
             except (ValueError, RecursionError):
-                facts[key] = text
-    return facts
+                found[key] = text
+    return found
 
 
 def _names(timeline: Timeline) -> list[str]:
