@@ -18,7 +18,7 @@ from stepscope.cluster.rank_summary import RankSummary, decode, encode
 from stepscope.cluster.reduction.addresses import RemoteFile, fetch, files_of, found_at, local_path
 from stepscope.cluster.reduction.engines import Engine, share
 from stepscope.cluster.reduction.rank_reduction import reduce
-from stepscope.errors import InputError
+from stepscope.errors import InputError, NotATraceError
 from stepscope.read import Capture, sniff
 from stepscope.run import CaptureRun, RankRun, adopt, imported_manifest
 from stepscope.trace.manifest import Manifest
@@ -92,8 +92,10 @@ def _here(work: RankToReduce) -> Iterator[Sequence[Capture]]:
         captures: Sequence[Capture] = work.captures
         if work.remote:
             fetch(work.remote, Path(directory))
-            found = sniff.look(Path(directory))
-            captures = [one for one in found if not one.fault and (not one.ranks or one.rank == work.manifest["rank"])]
+            captures = [capture for capture in sniff.look(Path(directory)) if not capture.fault]
+            if any(one.ranks for one in captures):  # the heads, by which the ranks are told, do not show them
+                message = f"{work.remote[0].address} is a timeline of several ranks."
+                raise NotATraceError(message, "Copy it to this machine, and import the copy.")
         if work.keep_in is not None:
             shutil.rmtree(work.keep_in, ignore_errors=True)
             kept = RankDirectory(work.keep_in)

@@ -12,6 +12,8 @@ import stepscope
 from stepscope.cluster.reduction.engines import Engine
 from stepscope.cluster.reduction.reduce_job import reduce_job
 from stepscope.errors import InputError, NotARunError, NotATraceError, UsageError
+from stepscope.report.timeline.chrome_trace import TraceView
+from stepscope.report.timeline.job_timeline import aligned
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed; `make test` installs it")
 SHARED = Path(__file__).resolve().parents[5] / "shared" / "data"
@@ -94,6 +96,14 @@ def test_job_reads_an_address_and_keeps_nothing(memory: str, dlrm: Path) -> None
     assert stepscope.job(memory, engine=SERIAL).tables.collectives.height == 64
     one = next(name for name in fsspec.filesystem("memory").find("/job") if "worker5" in name)
     assert stepscope.job(f"memory://{one}").tables.ranks["rank"].to_list() == [5]
+
+
+def test_a_timeline_of_a_job_is_to_be_copied(memory: str, dlrm: Path, tmp_path: Path) -> None:
+    TraceView().write_ranks(aligned(stepscope.open(dlrm)), tmp_path)
+    put(tmp_path, memory)
+    faults = stepscope.job(memory, engine=SERIAL).tables.ranks["fault"].to_list()
+    assert faults
+    assert all(fault.endswith("/job/trace_view.json is a timeline of several ranks.") for fault in faults)
 
 
 def test_an_address_of_this_machine_is_a_path(dlrm: Path) -> None:
