@@ -179,7 +179,8 @@ export interface Frame {
 
 /** What takes long to compute, by the name of the part; a server computes a part when it is asked for it. */
 export interface Summary {
-  steps: { count: number; mean_ns: number; p50_ns: number; shortest_ns: number; longest_ns: number; inferred: boolean };
+  /** `of_device`: shortest, median and longest as the device works for them, where the host of the marks runs ahead. */
+  steps: { count: number; mean_ns: number; p50_ns: number; shortest_ns: number; longest_ns: number; inferred: boolean; of_device: number[] };
   split: Part[];
   phases: Part[];
   perStep: { name: string; values: number[] }[];

@@ -37,6 +37,7 @@ function Figures({ content }: { content: Content & Summary }) {
     <>
       <div class="tiles">
         <Tile name={steps.count > 1 ? "median step" : steps.count ? "step" : "recording"} value={duration(steps.count ? steps.p50_ns : content.split.length ? content.split.reduce((sum, part) => sum + part.total_ns, 0) : (content.timeline?.total ?? null))} note={steps.count > 1 ? `${duration(steps.shortest_ns)} – ${duration(steps.longest_ns)}` : ""} to={to("steps")} />
+        {steps.of_device[1] !== undefined && <Tile name="median step of the device" value={duration(steps.of_device[1])} note="the host runs ahead" to={to("steps")} />}
         <Tile name={steps.count === 1 ? "step recorded" : "steps recorded"} value={count(steps.count)} note={content.run.number.length > steps.count ? `of ${count(content.run.number.length)}` : steps.inferred ? "inferred" : ""} to={to("steps")} />
         {content.split.filter((part) => part.share > 0.0005 && part.share >= fourth).map((part) => <Tile key={part.name} name={part.name} value={percent(part.share)} note={`${duration(part.mean_ns)}${steps.count ? " a step" : ""}`} to={to("steps")} />)}
         {peak && <Tile name={`memory peak ${peak.device}`} value={bytes(peak.allocated ?? peak.reserved)} note={peak.reserved === null ? "" : `${bytes(peak.reserved)} reserved`} to={to("memory")} />}

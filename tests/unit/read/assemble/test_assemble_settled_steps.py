@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stepscope
 from stepscope.cli.main import main
 from stepscope.read import read_files
 from stepscope.read.assemble.assemble import assemble, settled
@@ -94,6 +95,7 @@ def test_steps_of_a_host_that_runs_ahead_are_said_as_the_device_works_for_them(
     assert tables["steps"]["dur"].to_list() == [100_000] * 3
     said = tables["metadata"].filter(pl.col("key") == STEPS_OF_DEVICE)["value"].item()
     assert json.loads(said) == [[0, 320_000], [1, 300_000], [2, 300_000]]
+    assert stepscope.open(path).ranks[0].summary.steps.of_device == (300_000, 300_000, 320_000)
     assert main(["import", str(path), "--output", str(tmp_path / "runs")]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "the host runs ahead: for the device, a step lasts 300 µs (300 µs to 320 µs)" in told
