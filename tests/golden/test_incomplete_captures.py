@@ -121,6 +121,8 @@ def test_a_cut_rank_is_not_blamed(shared_data: Path, tmp_path: Path, capsys: pyt
     said = capsys.readouterr().out
     assert "! The capture of rank 1 ends before the recording did." in said
     assert "parts of 1 of 2 ranks" in said
+    steps = pl.read_csv(next((tmp_path / "runs").glob("*/cluster/cluster_step_trace_time.csv")))
+    assert known(steps.filter(pl.col("Index") == 1)) == {"Step", "Type", "Index", "Total"}
     assert "Rank 1 keeps" not in said
 
 

@@ -262,8 +262,8 @@ def _with_stage_time(tables: JobTables) -> Frame:
     found = found.with_columns((pl.col("range") - pl.col("bubble")).alias("stage_time"))
     steps = tables.steps.join(found, on=("rank", "step"), how="left", maintain_order="left")
     # Without communication nothing is received; where communication is not known, neither is that.
-    none = pl.when(pl.col("communication").is_not_null()).then(0)
-    return steps.with_columns(pl.coalesce("bubble", none), pl.coalesce("receiving", none))
+    known, received = pl.col("communication").is_not_null(), pl.col("bubble", "receiving").fill_null(0)
+    return steps.with_columns(pl.when(known).then(received), pl.when(known).then("stage_time").alias("stage_time"))
 
 
 def cluster_links(job: Job) -> Frame:

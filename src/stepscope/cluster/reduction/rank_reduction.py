@@ -249,6 +249,7 @@ def _steps(tables: Tables, parts: Split, marks: Windows, *, recorded: bool) -> d
         )
     )
     pauses = _spans_of(tables, "garbage")
+    prepares = work.on_device and "copy" not in unknown
     return {
         "step": windows.number,
         "ts": start,
@@ -257,7 +258,7 @@ def _steps(tables: Tables, parts: Split, marks: Windows, *, recorded: bool) -> d
         "overlapped": nothing if "communication" in unknown else communication - parts.parts["communication"],
         **{column: phases.get(name, nothing) for name, column in _PHASES.items()},
         "data_total": work.data.within(marks.start, marks.end) if len(work.data) else nothing,
-        "preparing": np.minimum(busy.first_from(start), end) - start if work.on_device else nothing,
+        "preparing": np.minimum(busy.first_from(start), end) - start if prepares else nothing,
         "garbage": unite(*pauses).within(marks.start, marks.end) if recorded or len(pauses[0]) else nothing,
         **_of_the_thread(tables, windows.number),
     }
