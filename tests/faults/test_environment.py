@@ -11,6 +11,7 @@ import pytest
 
 from tests.frameworks.torch.programs import (
     LOOP,
+    TRAINING,
     environment,
     forked,
     forked_run,
@@ -182,3 +183,24 @@ def test_a_program_that_closes_all_files_keeps_those_that_it_opens_then(tmp_path
     assert {path.read_bytes() for path in tmp_path.glob("runs.*")} == {b"of the program"}
     (run,) = runs(tmp_path / "runs")
     assert manifest(run)["status"].startswith("incomplete")
+
+
+def test_files_with_the_numbers_of_closed_streams_are_not_written_to(tmp_path: Path, script: Path) -> None:
+    # Given a daemon: all files are closed, and the program's next ones get the numbers of its standard streams
+    daemon = """
+os.closerange(0, 4096)
+own = [open(f"{sys.argv[1]}.{number}", "wb", buffering=0) for number in range(4)]
+for number in range(30):
+    step()
+for file in own:
+    file.write(b"of the program")
+"""
+    script.write_text(f"{TRAINING}for number in range(8):\n    step()\n{daemon}")
+    # When the recording is cut by it, which is a warning, and the summary follows
+    done = python("-m", "stepscope", "run", "--output", tmp_path / "runs", script, tmp_path / "own")
+    # Then neither is in a file of the program
+    assert done.returncode == 0
+    assert {path.read_bytes() for path in tmp_path.glob("own.*")} == {b"of the program"}
+    (run,) = runs(tmp_path / "runs")
+    assert manifest(run)["status"].startswith("incomplete")
+    assert (run / "rank0" / "summary.json").exists()

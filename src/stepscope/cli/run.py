@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stepscope.analyse.quantities import count_text
+from stepscope.collect.error_stream import say
 from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.collect.host.compilations import counts
 from stepscope.collect.machine.reference_speeds import speeds_of_program
@@ -22,7 +23,7 @@ from stepscope.collect.options import make_options
 from stepscope.collect.ranks import find_job_rank
 from stepscope.collect.session import background
 from stepscope.collect.session.other_ranks import show_results
-from stepscope.collect.session.recorded import RecordedWindow, say
+from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.session.session import sessions_begun
 from stepscope.collect.session.window import COMPLETE, Settings, ending
 from stepscope.collect.start import program

@@ -23,7 +23,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NoReturn
 
-from stepscope.collect.session.recorded import RecordedWindow, say
+from stepscope.collect.error_stream import say
+from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.start.flag_options import add_flags, option_values
 from stepscope.collect.start.profile import profile
 from stepscope.comparison.comparison import Comparison, compare, remember

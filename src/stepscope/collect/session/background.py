@@ -6,6 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
+from stepscope.collect.error_stream import is_there
 from stepscope.collect.own_process import own_command, own_environment
 
 #: Name of the background process's output, in the rank's directory.
@@ -54,8 +55,7 @@ def run_report(rank: Path, *arguments: str, within: float | None = None) -> int:
         OSError: The process cannot be started.
         subprocess.TimeoutExpired: It took longer, and was ended.
     """
-    output = subprocess.DEVNULL if "--quiet" in arguments else _error_stream()
-    return _run("report", str(rank), *arguments, output=output, within=within)
+    return _run("report", str(rank), *arguments, shows="--quiet" not in arguments, within=within)
 
 
 def run_export(rank: Path, *arguments: str) -> int:
@@ -64,26 +64,19 @@ def run_export(rank: Path, *arguments: str) -> int:
     Raises:
         OSError: The process cannot be started.
     """
-    return _run("export", str(rank), *arguments, output=subprocess.DEVNULL)
+    return _run("export", str(rank), *arguments, shows=False)
 
 
-def _run(*arguments: str, output: int, within: float | None = None) -> int:
+def _run(*arguments: str, shows: bool, within: float | None = None) -> int:
+    errors = 2 if is_there() else subprocess.DEVNULL
     done = subprocess.run(  # noqa: S603 - our own command
         own_command("stepscope", *arguments),
         stdin=subprocess.DEVNULL,
-        stdout=output,
+        stdout=errors if shows else subprocess.DEVNULL,
+        stderr=errors,
         env=own_environment(),
         start_new_session=True,
         check=False,
         timeout=within,
     )
     return done.returncode
-
-
-def _error_stream() -> int:
-    """Return descriptor 2; the null device if the program has closed it."""
-    try:
-        os.fstat(2)
-    except OSError:
-        return subprocess.DEVNULL
-    return 2

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stepscope.collect.error_stream import say
 from stepscope.collect.session.background import run_report
-from stepscope.collect.session.recorded import say
 from stepscope.errors import InputError
 from stepscope.trace import job_ranks
 from stepscope.trace.run_directory import RankDirectory

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -153,13 +152,6 @@ class RecordedWindow:
     def _fail(self, reason: str) -> None:
         self._failed = True
         self.note("analysis", reason)
-
-
-def say(text: str) -> None:
-    """Write a line to standard error, which the program may have closed; standard output belongs to the program."""
-    with suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"stepscope: {' '.join(text.split())}\n")
-        sys.stderr.flush()
 
 
 def _on_a_thread(work: Callable[[], None], name: str, *, daemon: bool) -> None:

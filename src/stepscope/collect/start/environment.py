@@ -250,7 +250,7 @@ class EnvironmentRecording:
     def _say(self, text: str) -> None:
         """Write a line to standard error, for the first rank only."""
         if self._speaks():
-            from stepscope.collect.session.recorded import say
+            from stepscope.collect.error_stream import say
 
             say(text)
 

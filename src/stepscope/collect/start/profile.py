@@ -15,12 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
+from stepscope.collect.error_stream import say
 from stepscope.collect.frameworks import build_early
 from stepscope.collect.hooks.training_error import pass_on
 from stepscope.collect.journal.values import plain
 from stepscope.collect.options import DEFAULT_OUTPUT, Door, check_given, make_options, options_at
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
-from stepscope.collect.session.recorded import RecordedWindow, say
+from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.session.rehearsal import rehearse
 from stepscope.collect.session.session import Session, remember_metadata
 from stepscope.collect.session.window import COMPLETE, Settings, Window, ending, one_line

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
-import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.analyse.quantities import count_text
+from stepscope.collect.error_stream import say
 from stepscope.collect.ranks import find_job_rank
 from stepscope.collect.session import background
 from stepscope.collect.session.recorded import RecordedWindow
@@ -86,10 +85,9 @@ def write(recorded: RecordedWindow, request: Request) -> None:
             if report(rank, request):
                 _warn(rank, "see above")
             elif not request.show and find_job_rank().rank == 0:
-                with contextlib.suppress(OSError, ValueError, AttributeError):  # the program may have closed it
-                    steps = request.step_list and _step_range(rank, request.step_list)
-                    name = f"results_steps_{steps.replace(':', '-')}" if steps else "results"
-                    sys.stderr.write(f"stepscope: results in {rank / name}\n")
+                steps = request.step_list and _step_range(rank, request.step_list)
+                name = f"results_steps_{steps.replace(':', '-')}" if steps else "results"
+                say(f"results in {rank / name}")
         else:
             process = background.start_analysis(rank, *_arguments(rank, request))
             threading.Thread(target=process.wait, name="stepscope-analysis", daemon=True).start()
