@@ -72,7 +72,7 @@ class Steps:
         Steps.latest = self
     def install(self, *, late): pass
     def remove(self): pass
-    def may_wait(self, steps): return False
+    def may_wait(self, steps): return ''
 class Operators:
     name = framework = "newgrad"
     def available(self): return None

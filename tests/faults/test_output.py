@@ -246,6 +246,16 @@ def test_an_output_that_is_lost_before_the_window_opens(how: str, tmp_path: Path
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("step", [7, 15], ids=["in the window", "after it"])
+def test_a_run_that_the_program_removes_is_said_to_be_removed(step: int, tmp_path: Path, script: Path) -> None:
+    loop = f"import shutil\nfor number in range(20):\n    step()\n    if number == {step}: shutil.rmtree(sys.argv[1])\n"
+    script.write_text(TRAINING + loop)
+    done = forked_run(tmp_path / "runs", script, str(tmp_path / "runs"))
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("stepscope: No results: the run was removed")
+
+
 def test_a_window_that_cannot_be_opened_later_is_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,8 +146,8 @@ class _Ending:
             return
         try:
             self._finish()
-        except NotARunError as error:  # the program, or somebody beside it, has removed the run
-            say(f"No results: {error}")
+        except NotARunError:
+            say("No results: the run was removed, or another file put in its place, while the program ran.")
         except KeyboardInterrupt:  # what is recorded stays, and `stepscope report` shows it
             self._interrupted = True
             recorded = self.automatic.recorded if self.automatic is not None else None
@@ -194,6 +194,8 @@ class _Ending:
     def _report(self, recorded: RecordedWindow) -> None:
         """Compute the results of this rank when ``--analyse`` says; the first rank shows them or the next command."""
         recorded.wait()
+        if not recorded.rank_path.is_dir():
+            raise NotARunError(str(recorded.rank_path))
         manifest = recorded.manifest
         speak = not self._quiet and manifest["rank"] == 0
         for name, state in manifest["collectors"].items():
@@ -260,9 +262,10 @@ def _nothing_recorded(automatic: Automatic) -> str:
         return f"Nothing was recorded: the program did not import {' or '.join(FRAMEWORKS)}."
     if automatic.steps:
         timed = f" Their times: stepscope report {shlex.quote(str(automatic.timed))}" if automatic.timed else ""
+        awaited = f"; until then {automatic.awaited} could still step" if automatic.awaited else ""
         return (
             f"Nothing was recorded: the program ended after {count_text(automatic.steps, 'training step')}, before the "
-            f"first one to record. Use a smaller --skip, such as --skip {min(automatic.steps - 1, 1)}.{timed}"
+            f"first one to record{awaited}. Use a smaller --skip, such as --skip {min(automatic.steps - 1, 1)}.{timed}"
         )
     often = [f"{function} {count_text(count, 'time')}" for function, count in counts.most_common(2) if count > 1]
     compiled = f" The program compiled again and again: {', '.join(often)}." if often else ""

@@ -32,8 +32,9 @@ from typing import Any, Protocol
 from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.collect.loops import CallPath, call_path, repeats_without
 
-#: Steps of the first optimizer during which other existing optimizers may still make their first step.
-PATIENCE = 20
+#: Steps of the first optimizer during which another one may make its first step and count from the beginning on, and
+#: those for which the first window waits for it: some critics step eight times before their generator does.
+PATIENCE, AWAITED = 20, 10
 #: Latest optimizer steps of which it is known whose they were; steps of one optimizer whose ends are kept.
 _HISTORY, _ENDS = 512, 1 << 14
 #: An optimizer that steps less than once in this many steps of the busiest one does not belong to the cycle.
@@ -264,8 +265,8 @@ class StepHooks(Protocol):
         """Remove the hooks; a wrapper that the program has put around a hook stays, and calls the original."""
         ...
 
-    def may_wait(self, steps: int) -> bool:
-        """Return whether an optimizer exists that did not step in the first ``steps`` steps but still may."""
+    def may_wait(self, steps: int) -> str:
+        """Return the class of an optimizer that did not step in the first ``steps`` steps but still may; else ""."""
         ...
 
 

@@ -255,6 +255,24 @@ def test_two_optimizers_make_one_step(tmp_path: Path, output: Path, critic_steps
 
 
 @pytest.mark.parametrize(
+    ("steps", "recorded", "said"),
+    [
+        (18, [11, 12, 13, 14, 15], "steps 11 to 15 are recorded instead of 5 to 9: until then Adam could still step."),
+        (8, [], "before the first one to record; until then Adam could still step."),
+    ],
+)
+def test_an_optimizer_that_never_steps_delays_the_window_for_a_few_steps_and_is_named(
+    tmp_path: Path, output: Path, steps: int, recorded: list[int], said: str
+) -> None:
+    unused = "second = torch.optim.Adam([torch.ones(1, requires_grad=True)])\n"
+    text = f"{TRAINING}{unused}for number in range({steps}): step()\n"
+    done = forked_run(output, "--steps", "5:9", script(tmp_path, text))
+    assert said in done.stderr
+    (run,) = runs(output)
+    assert recorded_steps(recorded_spans(run) if recorded else []) == recorded
+
+
+@pytest.mark.parametrize(
     ("iterations", "active", "whole", "parts"),
     [(2, 3, [], 3), pytest.param(9, 40, [1, 2, 3, 4], 0, marks=pytest.mark.slow)],
     ids=["no step is whole", "four are"],

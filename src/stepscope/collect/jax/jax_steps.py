@@ -109,10 +109,10 @@ class JaxSteps:
         self._forget_evaluations()
         self._declared = None
 
-    def may_wait(self, steps: int) -> bool:
-        """Return False: JAX does not report programs that have not run."""
+    def may_wait(self, steps: int) -> str:
+        """Return "": JAX does not report programs that have not run."""
         del steps
-        return False
+        return ""
 
     def _enter(self, original: Callable[..., Any], annotation: Any) -> Any:  # noqa: ANN401 - what JAX returns
         if self._declared is None:

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.host.live_objects import alive
-from stepscope.collect.steps import PATIENCE, Gradients, Stepped
+from stepscope.collect.steps import AWAITED, Gradients, Stepped
 
 _Find: TypeAlias = "Callable[..., Stepped]"
 
@@ -84,14 +84,11 @@ class MindSporeSteps:
         """Remove the hooks. Wrappers that the program has put around them stay, and call MindSpore's methods."""
         self._hooks.remove()
 
-    def may_wait(self, steps: int) -> bool:
-        """Return whether an optimizer exists that was not called in the first ``steps`` steps, if others were."""
+    def may_wait(self, steps: int) -> str:
+        """Return the class of an optimizer that others were called without in the first ``steps`` steps; else ""."""
         known, bases = self._stepped, self._bases
-        return (
-            steps < PATIENCE
-            and bool(known)
-            and any(isinstance(one, bases) and id(one) not in known for one in alive(CELL))
-        )
+        others = alive(CELL) if known and steps < AWAITED else ()
+        return next((type(one).__name__ for one in others if isinstance(one, bases) and id(one) not in known), "")
 
     def _call(self, find: _Find, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Run a call; report a step if it holds an optimizer and no enclosing call does."""

@@ -18,7 +18,7 @@ from typing import Any
 from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.host.live_objects import alive
 from stepscope.collect.paddle.paddle_optimizers import OptimizerCalls
-from stepscope.collect.steps import PATIENCE, Gradients, Stepped
+from stepscope.collect.steps import AWAITED, Gradients, Stepped
 from stepscope.collect.surgery.paddle_tracer import core
 from stepscope.trace.paddle_updates import UPDATES
 
@@ -65,10 +65,11 @@ class PaddleSteps:
         self._optimizers.remove()
         self._hooks.remove()
 
-    def may_wait(self, steps: int) -> bool:
-        """Return whether an optimizer exists that did not step, in eager mode, in the first ``steps`` steps."""
+    def may_wait(self, steps: int) -> str:
+        """Return the class of an optimizer that did not step, in eager mode, in the first ``steps`` steps; else ""."""
         known = self._stepped
-        return steps < PATIENCE and bool(known) and any(id(one) not in known for one in _optimizers())
+        others = _optimizers() if known and steps < AWAITED else ()
+        return next((type(one).__name__ for one in others if id(one) not in known), "")
 
     @property
     def _in_fit(self) -> bool:

@@ -71,6 +71,7 @@ class Session:
         log: Finds the steps of a window in which the program declared none.
 
     Attributes:
+        problem: Why a window could not be opened, if one could not.
         times: The times of all steps; an owner that outlives the session may replace them before :meth:`begin`.
     """
 
@@ -100,7 +101,7 @@ class Session:
         self._process = _process
         self._exclusively = _Exclusively()
         self._guard: TerminationGuard | None = None
-        self._problem: str | None = None
+        self.problem: str | None = None
         self._windows = 0
         self._saved: Window | None = None
         self._warned: set[str] = set()
@@ -164,8 +165,8 @@ class Session:
                 raise
 
     def _check_begun(self) -> None:
-        if self._problem is not None and self._window is None:
-            message = f"Cannot record into {self.settings.output}: {self._problem}."
+        if self.problem is not None and self._window is None:
+            message = f"Cannot record into {self.settings.output}: {self.problem}."
             raise OutputError(message, "Choose another directory with --output (or output=).")
 
     def boundary(self, source: str | None = None, at_ns: int = 0, *, late: bool = False) -> None:
@@ -301,7 +302,7 @@ class Session:
                 self._saved.count_loss(*self.times.failure)
                 self._saved.write_manifest()
         self._on_saved = _ignore  # breaks a reference cycle: the callback may refer to the owner of this session
-        if self._source == "declared" and not self._windows and self._problem is None:
+        if self._source == "declared" and not self._windows and self.problem is None:
             _LOG.warning(
                 "stepscope: Nothing was recorded: the profile ended in step %d, but its schedule (%s) records no step "
                 "up to it. Record earlier steps; a loop of your own calls step() after each.",
@@ -320,7 +321,7 @@ class Session:
         except Exception as error:  # noqa: BLE001 - law 1: logged, and begin() turns it into an OutputError
             self._window = None
             self._remove_guard()
-            self._problem = one_line(error)
+            self.problem = one_line(error).rstrip(".")
             self._warn("cannot record", error)
 
     def _perform(self, operation: WindowOperation, status: str, notes: Mapping[str, object]) -> None:

@@ -106,6 +106,7 @@ class Automatic:
         late: Whether the program may have made its optimizers already.
 
     Attributes:
+        awaited: Class of an optimizer that never stepped, for whose first step the window has waited; else empty.
         last_words: Called when a signal has ended the recording, and will end the process.
     """
 
@@ -120,6 +121,7 @@ class Automatic:
         self.recorded: RecordedWindow | None = None
         self.problem: str | None = None
         self.gave_way = False
+        self.awaited = ""
         self.last_words: Callable[[], None] = lambda: None
         self._ready = False
         # Set when the training waits for the end of the process, while another thread ends the recording.
@@ -171,6 +173,7 @@ class Automatic:
         failed = status != COMPLETE and self._session is not None and self._session.recording
         if self._session is not None:
             self._session.end(status, notes, whole=self._selection.whole and not self.steps)
+            self.problem = self.problem or self._session.problem
         if self._times is not None:
             self._times.close(status, notes)
         self.recorded = self._takes.keep_best(last=failed)  # after all files are complete: it removes runs
@@ -271,9 +274,12 @@ class Automatic:
             return
         if self._times is not None:
             self._make_ready(self._times, number)
-        alone = self._seen.finder.optimizers == 1
-        if number >= self._selection.skip - 1 and not (alone and any(hooks.may_wait(number) for hooks in self._hooks)):
-            self._begin(number)
+        if number >= self._selection.skip - 1:
+            others = (hooks.may_wait(number) for hooks in self._hooks if self._seen.finder.optimizers == 1)
+            other = next(filter(None, others), "")
+            self.awaited = other or self.awaited
+            if not other:
+                self._begin(number)
 
     def _make_ready(self, times: StepTimes, number: int) -> None:
         """Do what the first window can have done before: the step that is about to begin does not count it."""
@@ -301,9 +307,11 @@ class Automatic:
         """Return a session that has begun; None if the program runs a profile of its own."""
         made = self._times.settings if self._times is not None else None
         settings = made or self._settings(self._describe_steps)
+        schedule = self._selection.schedule(number, again=self._takes.active if self.recorded is not None else 0)
+        self._say_if_later(schedule)
         session = Session(
             settings,
-            self._selection.schedule(number, again=self._takes.active if self.recorded is not None else 0),
+            schedule,
             source="inferred",
             on_saved=self._saved,
             give_way=self._give_way,
@@ -317,6 +325,18 @@ class Automatic:
             self._yield()
             return None
         return session
+
+    def _say_if_later(self, schedule: ScheduleFunction) -> None:
+        """Say that the steps which somebody chose are over, if they are: others are recorded instead."""
+        chosen = self._selection
+        if isinstance(schedule, Schedule) and not chosen.typical:
+            first, active = schedule.wait + schedule.warmup, schedule.active
+            if first > chosen.skip:
+                why = f"{self.awaited} could still step" if self.awaited else "it was not known what ends a step"
+                asked = f"{chosen.skip} to {chosen.skip + active - 1}"
+                text = "stepscope: steps %d to %d are recorded instead of %s: until then %s."
+                _LOG.warning(text, first, first + active - 1, asked, why)
+            self.awaited = ""
 
     def _saved(self, window: Window) -> None:
         self.recorded = RecordedWindow(window, "later")

@@ -226,9 +226,14 @@ class EnvironmentRecording:
 
         recorded = automatic.recorded
         if recorded is None:
-            self._say(automatic.problem or "nothing was recorded: no training step was found in this process.")
+            ended = f"the program ended in step {automatic.steps}, before the first one to record; use a smaller `skip`"
+            why = ended if automatic.steps else "no training step was found in this process"
+            self._say(f"nothing was recorded: {automatic.problem or why}.")
             return
         recorded.wait()
+        if not recorded.rank_path.is_dir():
+            self._say("no results: the run was removed while the program ran.")
+            return
         speak = self._speaks() and not self._quiet
         try:
             if self._analyse == "now":

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from stepscope.collect.hooks.methods import MethodHooks
-from stepscope.collect.steps import PATIENCE, Gradients, Stepped
+from stepscope.collect.steps import AWAITED, Gradients, Stepped
 
 #: How steps were found, for the manifest.
 BY_OPTIMIZERS = "optimizer step hooks"
@@ -72,9 +72,9 @@ class TorchSteps:
         self._remove_hook()
         self._hooks.remove()
 
-    def may_wait(self, steps: int) -> bool:
-        """Return whether optimizers exist that have not stepped in the first ``steps`` steps and still may."""
-        return steps < PATIENCE and len(self._alive - self._stepped) > 0
+    def may_wait(self, steps: int) -> str:
+        """Return the class of an optimizer that has not stepped in the first ``steps`` steps and still may; else ""."""
+        return next((type(one).__name__ for one in self._alive - self._stepped if steps < AWAITED), "")
 
     def _wrap(self, owner: type) -> None:
         original = owner.step  # type: ignore[attr-defined]
