@@ -179,6 +179,16 @@ def test_threads_that_train_are_no_profile_of_the_programs(tmp_path: Path) -> No
         assert "profiles itself" not in done.stderr
 
 
+def test_threads_with_short_steps_are_recorded(tmp_path: Path) -> None:
+    # Given threads that end many steps while one of them opens the window
+    short = THREADS.replace("torch.randn(256, 8)", "torch.ones(1, 8)").replace("range(3)", "range(6)")
+    path = script(tmp_path, short.replace("range(40)", "range(400)"))
+    done = forked_run(tmp_path / "runs", path)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    (run,) = runs(tmp_path / "runs")
+    assert manifest(run)["steps"]["recorded"] > 0, done.stderr
+
+
 def test_many_threads_may_step(tmp_path: Path) -> None:
     with stepscope.profile(output=tmp_path, analyse="later") as profile:
         threads = [threading.Thread(target=lambda: [profile.step() for _ in range(50)]) for _ in range(4)]

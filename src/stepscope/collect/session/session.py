@@ -160,6 +160,7 @@ class Session:
                 self._move(first)
                 self._check_begun()
                 self._begin_step()
+                self._until = 0  # another thread may have ended a step meanwhile: the next one asks the schedule
             except BaseException:  # also Ctrl-C: the caller has no way to close what begin() has opened
                 self._close("failed", {})
                 raise

@@ -266,12 +266,18 @@ class Automatic:
             if again or session.recording != recording:
                 self._takes.restart_step(perf_counter_ns())
             return
+        if self._beginning.locked():
+            return  # another thread that trains opens the window, whose schedule counts from that thread's step
         number = self._seen.finder.number
         if self._times is not None:
             self._times.number = number - 1
             self._times.end_step(stepped.at_ns, late=stepped.late)
         if stepped.late:  # others follow that have ended already
             return
+        self._alone(lambda: self._approach(number))
+
+    def _approach(self, number: int) -> None:
+        """Begin to record if the step is the one to begin in, and make the window ready before it."""
         if self._times is not None:
             self._make_ready(self._times, number)
         if number >= self._selection.skip - 1:
@@ -279,7 +285,7 @@ class Automatic:
             other = next(filter(None, others), "")
             self.awaited = other or self.awaited
             if not other:
-                self._begin(number)
+                self._session = self._begun(number)
 
     def _make_ready(self, times: StepTimes, number: int) -> None:
         """Do what the first window can have done before: the step that is about to begin does not count it."""
@@ -294,12 +300,18 @@ class Automatic:
             times.begin_step(perf_counter_ns())
 
     def _begin(self, number: int) -> None:
-        """Begin to record; of several threads that train, the first one does."""
+        def begin() -> None:
+            self._session = self._begun(number)
+
+        self._alone(begin)
+
+    def _alone(self, begin: Callable[[], None]) -> None:
+        """Call what may begin to record; of several threads that train, the first one does."""
         if not self._beginning.acquire(blocking=False):
             return
         try:
             if self._session is None and not self.gave_way:
-                self._session = self._begun(number)
+                begin()
         finally:
             self._beginning.release()
 
