@@ -54,6 +54,8 @@ ENDED_EARLY = "stepscope.ended_early"
 STEPS_RECOUNT = "stepscope.steps_recount"
 #: Fact: the functions that evaluate what the program trains, as a JSON list of pairs of file and name.
 EVALUATIONS = "evaluations"
+#: Fact: the number of the thread that has ended most steps, if that is not the main thread.
+STEPPING = "stepping_thread"
 
 #: What a thread does at the moment of a sample, in the order of ``enum ss_state`` in ``native/sampler.h``.
 SAMPLE_STATES: dict[str, str] = {

@@ -173,3 +173,14 @@ def test_a_recording_without_samples_says_nothing_of_lines(tmp_path: Path) -> No
     (run,) = runs(tmp_path / "runs")
     assert "stack_samples" not in manifest(run)["collectors"]
     assert "python_lines" not in stepscope.open(run).results
+
+
+def test_the_thread_that_ends_the_steps_is_the_one_that_trains(tmp_path: Path) -> None:
+    # Given a main thread that only waits for another, which trains
+    text, line = planted("tokenizer", 2.0)
+    text = text.replace("    main()\n", "    it = threading.Thread(target=main)\n    it.start(); it.join()\n")
+    found = stepscope.open(record(tmp_path, text)).results["python_lines"]
+    # Then its lines come first, and those of the other are of a thread beside it
+    assert found["Thread"][0].endswith("(main)")
+    assert found["Line"][0] == line
+    assert "MainThread" in found["Thread"].to_list()

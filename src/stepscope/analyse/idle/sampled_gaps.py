@@ -9,6 +9,7 @@ import polars as pl
 
 from stepscope.analyse.idle.line_of_code import lines_of_stacks
 from stepscope.analyse.intervals import Times
+from stepscope.analyse.stacks.sampled_time import ends_steps
 from stepscope.analyse.step.activity import Rows
 from stepscope.trace.tables import Tables, columns_of, shared
 
@@ -53,13 +54,14 @@ def sampled_gaps(tables: Tables, rest: Rest) -> tuple[pl.DataFrame, Rows]:
     """Return unknown time, split by what the looks at the thread that lie in it say; and the pieces it was taken from.
 
     The shares are those of all steps together, since a step has few looks; the times of a step add up to what they
-    were. What no Python thread ran is what the main thread did meanwhile. Pieces with too few looks stay unknown.
+    were. What no Python thread ran is what the thread that trains did meanwhile. Pieces with too few looks stay
+    unknown.
 
     Returns:
         Rows of device, step, line, reason, name, samples and time (ns); places in ``rest``.
     """
     looks = _looks(tables)
-    main = looks.filter("main")["thread"].head(1).to_list()
+    main = looks.filter("trains")["thread"].head(1).to_list()
     known = columns_of(tables, "tracks", "id", "thread").filter(pl.col("thread").is_in(looks["thread"].implode()))
     threads = dict(known.iter_rows())
     parts = [pl.DataFrame(schema=_SHARES)]
@@ -80,14 +82,14 @@ def sampled_gaps(tables: Tables, rest: Rest) -> tuple[pl.DataFrame, Rows]:
 
 @shared
 def _looks(tables: Tables) -> pl.DataFrame:
-    """Return every look at a thread of this process: ts, thread, main, state, stack; in order of time."""
+    """Return every look at a thread of this process: ts, thread, trains, state, stack; in order of time."""
     samples = columns_of(tables, "samples", "ts", "dur", "count", "process", "thread", "worker", "state", "stack")
     samples = samples.filter(pl.col("worker").is_null() & pl.col("stack").is_not_null())
     rows = np.repeat(np.arange(samples.height), samples["count"].to_numpy())
     count = samples["count"].to_numpy()
     place = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
     ts = samples["ts"].to_numpy()[rows] + place * samples["dur"].to_numpy()[rows] // count[rows]
-    looks = samples.select("thread", "state", "stack", main=pl.col("thread") == pl.col("process"))
+    looks = samples.select("thread", "state", "stack", trains=ends_steps(tables))
     return looks[rows].with_columns(ts=ts).sort("ts")
 
 

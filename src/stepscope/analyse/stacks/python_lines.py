@@ -14,7 +14,7 @@ _KEYS = ["order", "thread", *_LINE, "phase"]
 
 
 def python_lines(tables: Tables) -> pl.DataFrame:
-    """Return one row per thread, line and phase: the main thread's first, then the workers', each by self time."""
+    """Return one row per thread, line and phase: the training thread's first, then the workers', each by self time."""
     sampled = sampled_time(tables)
     lines = _lines(sampled.frames)
     placed = sampled.rows.join(lines.filter("innermost"), on="stack", how="left", maintain_order="left")

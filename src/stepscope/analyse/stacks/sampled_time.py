@@ -12,6 +12,7 @@ import polars as pl
 
 from stepscope.analyse.stacks.own_code import own_code
 from stepscope.analyse.step.announced import announced
+from stepscope.trace.schema import STEPPING
 from stepscope.trace.tables import Tables, collected, columns_of, complete, facts, has_rows, lazy, shared
 
 #: Title in results → the states of `samples` that it adds up.
@@ -64,7 +65,7 @@ class SampledTime:
     """What was sampled.
 
     Attributes:
-        rows: Columns ``thread`` (name), ``order`` (0 the main thread, 1 workers, 2 others, 3 stepscope), ``stack``,
+        rows: Columns ``thread`` (name), ``order`` (0 the training thread, 1 workers, 2 others, 3 stepscope), ``stack``,
             ``phase``, ``state``, ``count``, ``time`` (ns), ``inside`` (ns, within steps) and ``cpu`` (ns, CPU time
             since the look before each, within steps).
         frames: A row for each frame of a stack: ``stack``, ``place`` (0 the innermost), ``file``, ``line``,
@@ -102,7 +103,7 @@ def _sampled(tables: Tables) -> SampledTime:
     begin, end = _steps(tables)
     times = samples["ts"].to_numpy(), (samples["ts"] + samples["dur"]).to_numpy()
     ours = pl.col("stack").is_in(_of_stepscope(listed).implode()).fill_null(value=False)
-    worker, main = pl.col("worker").is_not_null(), pl.col("thread") == pl.col("process")
+    worker, trains = pl.col("worker").is_not_null(), ends_steps(tables)
     described = (
         samples.with_columns(inside=pl.Series(_within(times[1], begin, end) - _within(times[0], begin, end)))
         .filter(~ours | pl.col("state").cast(pl.String).is_in(_ACTIVE).fill_null(value=True))
@@ -122,12 +123,18 @@ def _sampled(tables: Tables) -> SampledTime:
         time=pl.col("dur"),
         cpu=cpu * spread.fill_null(1.0),
         thread=pl.when(ours).then(pl.lit(STEPSCOPE)).otherwise(named),
-        order=pl.when(ours).then(3).when(worker).then(1).when(main).then(0).otherwise(2),
+        order=pl.when(ours).then(3).when(worker).then(1).when(trains).then(0).otherwise(2),
         phase=pl.when(~worker & ~ours).then(pl.coalesce(_announced(tables, described), asks, "phase")),
     )  # fmt: skip
     keys = ["order", "thread", "stack", "phase", "state"]
     summed = rows.group_by(keys).agg(pl.col("count", "time", "inside", "cpu").sum()).sort(keys)
     return SampledTime(summed, listed, len(begin))
+
+
+def ends_steps(tables: Tables) -> pl.Expr:
+    """Return whether a row is of the thread that ends the steps: the main thread, if no other is known to."""
+    stepping = pl.lit(facts(tables).get(STEPPING), pl.String).cast(pl.Int64, strict=False)
+    return pl.col("thread") == pl.coalesce(stepping, pl.col("process"))
 
 
 def by_state(column: str = "time") -> list[pl.Expr]:

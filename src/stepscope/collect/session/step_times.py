@@ -2,9 +2,9 @@
 
 The end of a step costs two system calls and one append; a thread of its own turns the readings into blocks of the file
 ``capture/steps.ssj``, which has the format of the journal. The samples of Python stacks, which belong to all steps too,
-go into the same blocks. The file lies in the run of every window: the directory of
-a later window gets a hard link to it. Steps that end before any window is prepared make the first window's directory
-early, so that a program that is killed or ends before its window leaves the times of its steps.
+go into the same blocks. The file lies in the run of every window: the directory of a later window gets a hard link to
+it. Steps that end before any window is prepared make the first window's directory early, so that a program that is
+killed or ends before its window leaves the times of its steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -36,7 +36,7 @@ from stepscope.collect.session.window import COMPLETE, Settings, Window, one_lin
 from stepscope.trace.blocks import FrameWriter, pack, write_failure
 from stepscope.trace.clock import take_anchor
 from stepscope.trace.run_directory import STEP_TIMES, RankDirectory, check_writable
-from stepscope.trace.schema import EVALUATIONS, STEPS_RECOUNT
+from stepscope.trace.schema import EVALUATIONS, STEPPING, STEPS_RECOUNT
 
 try:
     import resource
@@ -108,6 +108,8 @@ class StepTimes:
         self._compiled: deque[tuple[str, int, int, Mapping[str, object]]] = deque(maxlen=_COMPILATIONS)
         self._facts: dict[str, str] = {}
         self._evaluating: dict[tuple[str, str], None] = {}
+        self._steppers: Counter[int] = Counter()
+        self._stepper = os.getpid()  # the number of the main thread
         self._last: tuple[int, Reading | None] = (0, None)
         self._here: _ThreadFigures | None = None
         self._waits = _ThreadWaits()
@@ -433,6 +435,9 @@ class StepTimes:
         steps = [self._queue.popleft() for _ in range(min(len(self._queue), _MANY))]
         events = [self._events.popleft() for _ in range(min(len(self._events), _MANY))]
         compiled = [self._compiled.popleft() for _ in range(len(self._compiled))]
+        self._steppers.update(reading[0] for *_, reading in steps if reading is not None)
+        if self._steppers and (most := self._steppers.most_common(1)[0][0]) != self._stepper:
+            self._stepper, self._facts[STEPPING] = most, str(most)
         known, self._facts = self._facts, {}
         before, self._anchor = self._anchor, take_anchor()
         names = sorted({name for name, _, _ in events})
