@@ -19,6 +19,7 @@ from tests.clocks import wait_until
 from tests.frameworks.torch.programs import (
     TRAINING,
     environment,
+    forked_run,
     manifest,
     python,
     recorded_spans,
@@ -143,6 +144,21 @@ def test_a_program_killed_after_its_window_does_not_say_how_many_steps_it_had(tm
     assert manifest(run)["status"] == "complete"  # of the window, which is whole
     assert rank.tables["losses"].filter(pl.col("what") == "run_end_unknown").collect()["count"].to_list() == [1]
     assert not rank.summary.run.ended
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [("os.kill(os.getpid(), signal.SIGTERM)", "ended by SIGTERM"), ("raise ValueError", "failed")],
+)
+def test_a_program_that_is_one_step_ends_in_it_however_it_ends(
+    tmp_path: Path, output: Path, end: str, status: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"{TRAINING}for number in range(8):\n    step()\n{end}\nimport time; time.sleep(60)\n")
+    assert forked_run(output, "--steps", "all", path).returncode != 0
+    (run,) = runs(output)
+    assert manifest(run)["status"] == status
+    assert journal_steps(run) == [0]
 
 
 @pytest.mark.parametrize("number", first_quick([signal.SIGTERM, signal.SIGHUP]), ids=["SIGTERM", "SIGHUP"])

@@ -130,7 +130,7 @@ class _Ending:
         self._interrupted = isinstance(error, KeyboardInterrupt)
         if self.automatic is not None and os.getpid() == self._process:
             self.automatic.hold()
-            status, notes = ending(self.automatic.steps, error)
+            status, notes = ending(self.automatic.reached, error)
             try:
                 if status != COMPLETE:
                     self.automatic.end(status, notes)

@@ -306,7 +306,8 @@ OPTIONS: dict[str, Option] = {
             "steps",
             str,
             ALL_STEPS,
-            "the steps to record, first and last included, counted from 0; replaces `skip` and `active`",
+            'the steps to record, first and last included, counted from 0; replaces `skip` and `active`. With "all", '
+            "`stepscope run` records the program as one step, from the import of its framework to its end",
             accepts=lambda text: text == ALL_STEPS or step_range(text),
             words='"all", one step such as "4", or a range such as "5:9"',
             doors=(*_SELECTING, Door.TRAINER),

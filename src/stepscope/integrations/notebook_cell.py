@@ -61,6 +61,7 @@ class CellRecording:
             settings = self._settings(self._describe)
             schedule = self._selection.schedule(max(self._selection.skip - 1, 0))
             self._session = Session(settings, schedule, source="inferred", on_saved=self._saved, log=log)
+            self._session.one_step = self._selection.whole
         else:
             self._automatic = Automatic(self._settings, self._selection, late=True)
 
@@ -113,11 +114,10 @@ class CellRecording:
         for withdraw in self._withdraw:
             withdraw()
         if self._automatic is not None:
-            self._automatic.end(*ending(self._automatic.steps, error))
+            self._automatic.end(*ending(self._automatic.reached, error))
             self.recorded = self._automatic.recorded
         if self._session is not None:
-            whole = self._selection.whole and not self._session.number and not self._log.found
-            self._session.end(*ending(self._session.number, error), whole=whole)
+            self._session.end(*ending(self._session.reached, error))
         if self.recorded is None:
             return
         self.recorded.wait()

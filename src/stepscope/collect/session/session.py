@@ -23,7 +23,7 @@ from stepscope.collect.schedule import (
 from stepscope.collect.session.lifecycle import END, TRANSITIONS, WindowOperation
 from stepscope.collect.session.signals import TerminationGuard, end_watch, interrupt_postponed, watch
 from stepscope.collect.session.step_times import StepTimes
-from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
+from stepscope.collect.session.window import COMPLETE, Settings, Window, at_step, one_line
 from stepscope.collect.steps import OptimizerLog
 from stepscope.errors import LifecycleError, OutputError
 from stepscope.trace.run_directory import check_writable
@@ -72,6 +72,7 @@ class Session:
 
     Attributes:
         problem: Why a window could not be opened, if one could not.
+        one_step: Whether all of the recording is one step if none ends in it.
         times: The times of all steps; an owner that outlives the session may replace them before :meth:`begin`.
     """
 
@@ -88,6 +89,7 @@ class Session:
         self.settings = settings
         self.times = StepTimes(settings)
         self.give_way = give_way
+        self.one_step = False
         self._log = log
         if log is not None:
             log.read = self.times.read
@@ -113,8 +115,11 @@ class Session:
         return self.times.number
 
     @property
-    def reached(self) -> int:
-        """Number of the step that the program is in, by its own count or by the optimizers' steps."""
+    def reached(self) -> int | None:
+        """Number of the step that the program is in, by its own count or by optimizers' steps; None if it is one."""
+        found = self._log is not None and self._log.found
+        if self.one_step and not self.number and not found:
+            return None
         return self.number + (self._log.ended if self._log is not None else 0)
 
     @property
@@ -224,7 +229,7 @@ class Session:
                     if self._log is not None:
                         self._log.admit()
 
-    def end(self, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES, *, whole: bool = False) -> None:
+    def end(self, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES) -> None:
         """Close the open window, if any, and end; idempotent.
 
         From a signal handler that interrupts our own work, and from ``on_trace_ready``, it ends when that is done.
@@ -232,15 +237,14 @@ class Session:
         Args:
             status: How the recording ended, for the manifest.
             notes: Further entries of the manifest.
-            whole: Whether the current step ends here and is recorded; otherwise it is dropped.
         """
         if not self.running or self.in_child:
             return
         if self._exclusively.held_here():
-            self._exclusively.afterwards.append(lambda: self.end(status, notes, whole=whole))
+            self._exclusively.afterwards.append(lambda: self.end(status, notes))
             return
         with self._exclusively:
-            if whole:
+            if self.reached is None:
                 self._end_step((self.number, self.times.last_end, time.perf_counter_ns()), None)
             self._close(status, notes)
 
@@ -256,7 +260,7 @@ class Session:
             return
         if self._exclusively.lock.acquire(timeout=_PATIENCE):
             try:
-                self.end(f"ended at step {self.reached} by {name}")
+                self.end(f"ended{at_step(self.reached)} by {name}")
             finally:
                 self._exclusively.lock.release()
         if self.times.lasts:

@@ -394,11 +394,16 @@ class Window:
         return sorted(found)
 
 
-def ending(step: int, error: BaseException | None) -> tuple[str, dict[str, object]]:
+def at_step(step: int | None) -> str:
+    """Return a number in the words of a status; nothing where the whole program is one step."""
+    return "" if step is None else f" at step {step}"
+
+
+def ending(step: int | None, error: BaseException | None) -> tuple[str, dict[str, object]]:
     """Return status and notes of a program that ends in a step, for the manifest.
 
     Args:
-        step: Number of the step.
+        step: Number of the step; None if the program is one step.
         error: What it ends with. Leaving with a code, and Ctrl-C, are not failures of the program.
     """
     if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
@@ -406,10 +411,10 @@ def ending(step: int, error: BaseException | None) -> tuple[str, dict[str, objec
     notes: dict[str, object] = {"exception": type(error).__name__}
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else 1
-        return f"ended at step {step} with exit code {code}", notes
+        return f"ended{at_step(step)} with exit code {code}", notes
     if isinstance(error, KeyboardInterrupt):
-        return f"interrupted at step {step}", notes
-    return f"failed at step {step}", notes
+        return f"interrupted{at_step(step)}", notes
+    return f"failed{at_step(step)}", notes
 
 
 def one_line(error: BaseException) -> str:

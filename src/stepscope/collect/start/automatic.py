@@ -23,7 +23,7 @@ from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.session.rehearsal import rehearse
 from stepscope.collect.session.session import AT_EXIT, Session, make_room, running_options
 from stepscope.collect.session.step_times import StepTimes
-from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
+from stepscope.collect.session.window import COMPLETE, Settings, Window, at_step, one_line
 from stepscope.collect.start.takes import SETTLING, Takes
 from stepscope.collect.steps import StepHooks, Stepped, StepsSeen, make_hooks
 from stepscope.errors import LifecycleError
@@ -145,6 +145,11 @@ class Automatic:
         return self._session.number if self._session is not None else self._seen.finder.number
 
     @property
+    def reached(self) -> int | None:
+        """Number of the step that the program is in; None if it is one step."""
+        return self.steps if self.steps or not self._selection.whole else None
+
+    @property
     def timed(self) -> Path | None:
         """Directory with the times of the steps, where none of them was recorded; None without one."""
         return self._times.directory if self._times is not None else None
@@ -162,7 +167,7 @@ class Automatic:
     def _terminated(self, name: str) -> None:
         self._held = threading.Event()
         self._held.wait(_STEP)  # a training that hangs does not come
-        self.end(f"ended at step {self.steps} by {name}", {})
+        self.end(f"ended{at_step(self.reached)} by {name}", {})
         self.last_words()
 
     def end(self, status: str = COMPLETE, notes: Mapping[str, object] = AT_EXIT) -> None:
@@ -172,7 +177,7 @@ class Automatic:
             self._add_missed(self._seen.finder.ends_ns())
         failed = status != COMPLETE and self._session is not None and self._session.recording
         if self._session is not None:
-            self._session.end(status, notes, whole=self._selection.whole and not self.steps)
+            self._session.end(status, notes)
             self.problem = self.problem or self._session.problem
         if self._times is not None:
             self._times.close(status, notes)
@@ -328,6 +333,7 @@ class Automatic:
             on_saved=self._saved,
             give_way=self._give_way,
         )
+        session.one_step = self._selection.whole
         session.times = self._times or session.times
         session.times.place = self._takes.place()
         self._make_no_room()

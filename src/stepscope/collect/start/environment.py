@@ -217,7 +217,7 @@ class EnvironmentRecording:
         if error is None:
             automatic.end()
         else:
-            automatic.end(*ending(automatic.steps, error))
+            automatic.end(*ending(automatic.reached, error))
         self._report(automatic)
 
     def _report(self, automatic: Automatic) -> None:
