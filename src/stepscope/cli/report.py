@@ -77,7 +77,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from stepscope.report.terminal.finding_pages import render_findings
 
     _settle_findings(arguments)
-    refused = answer = page = no_page = None
+    refused = answer = page = None
+    unwritten: list[UsageError] = []
     with opened(arguments.run, steps=arguments.steps, quiet=arguments.quiet) as run:
         if isinstance(arguments.rank, int):
             keep_one(run, arguments.rank)
@@ -86,9 +87,10 @@ def execute(arguments: argparse.Namespace) -> int:
             answer = write_all(run, wanted).job
         except OutputError as error:
             read_only = not all(os.access(rank.directory.path, os.W_OK) for rank in run.ranks)
-            if arguments.format or arguments.quiet or not read_only:
+            if arguments.format or arguments.quiet:
                 raise
             refused = error
+            unwritten += [] if read_only else [error]
             if len(run.ranks) > 1:
                 from stepscope.report.job_files import job_answer
 
@@ -96,12 +98,15 @@ def execute(arguments: argparse.Namespace) -> int:
         try:
             page = None if arguments.html is None else _write_page(run, arguments)
         except UsageError as error:  # a checkout without its browser side works in the terminal
-            no_page = error
+            unwritten.append(error)
         findings = answer.findings if answer is not None else rank_findings(run.ranks[0])
         if arguments.metrics is not None:
             from stepscope.report.metrics import write_metrics
 
-            write_metrics(arguments.metrics, run.ranks[0], findings)
+            try:
+                write_metrics(arguments.metrics, run.ranks[0], findings)
+            except UsageError as error:
+                unwritten.append(error)
         step_ns = answer.summary.step_ns if answer is not None else run.ranks[0].summary.steps.mean_ns or None
     if arguments.findings == "text":
         render_findings(findings, step_ns, options.output_console())
@@ -111,8 +116,8 @@ def execute(arguments: argparse.Namespace) -> int:
         show(run, answer, refused=refused)
     if page is not None:
         sys.stdout.write(f"{page}\n" if arguments.quiet else f" page         {page}\n")
-    if no_page is not None:
-        raise no_page
+    if unwritten:
+        raise unwritten[0]
     failed = failing(findings, arguments.fail_on, step_ns)
     for finding in failed:
         sys.stderr.write(f"stepscope: {finding.cause}: {printable(finding.title)}\n")

@@ -36,5 +36,19 @@ def _refused(path: Path) -> Iterator[None]:
             run_directory.make_private(path.parent)
         yield
     except OSError as error:
+        raise refusal(path, error) from error
+
+
+def refusal(path: Path, error: OSError) -> OutputError:
+    """Return the error that says why a file or directory cannot be written: what stands in its way, if something does.
+
+    Args:
+        path: What was to be written.
+        error: What the system says.
+    """
+    file = next((above for above in path.parents if above.exists() and not above.is_dir()), None)
+    if file is None and not path.is_dir():
         message = f"Cannot write {path}: {error.strerror or error}."
-        raise OutputError(message, "Free the space, or choose another directory with --output.") from error
+        return OutputError(message, "Free the space, or choose another directory with --output.")
+    message = f"Cannot write {path}: {'it is a directory' if file is None else f'{file} is a file'}."
+    return OutputError(message, "Remove or rename what is there, or choose another path.")

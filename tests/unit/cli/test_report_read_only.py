@@ -111,3 +111,24 @@ def test_results_that_are_there_are_shown(
     read_only(run)
     assert main(["report", str(run)]) == 0
     assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("results", "results/step_trace_time.csv: {run}/rank0/results is a file"),
+        ("results/step_trace_time.csv/inner", "results/step_trace_time.csv: it is a directory"),
+        ("m.prom/inner", "m.prom: it is a directory"),
+    ],
+)
+def test_what_stands_in_the_way_is_named_and_the_summary_is_shown(
+    run: Path, capsys: pytest.CaptureFixture[str], place: str, said: str
+) -> None:
+    taken = run / "rank0" / place
+    taken.parent.mkdir(parents=True, exist_ok=True)
+    taken.write_text("mine")
+    assert main(["report", str(run), "--metrics", str(run / "rank0" / "m.prom")]) == 2
+    shown = capsys.readouterr()
+    assert "steps/s" in shown.out
+    assert f"{said.format(run=run)}. Remove or rename what is there" in shown.err
+    assert taken.read_text() == "mine"

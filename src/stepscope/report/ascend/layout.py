@@ -36,7 +36,7 @@ from stepscope.report.ascend.variant import MINDSPORE, PYTORCH, Variant
 from stepscope.report.files.csv_results import Csv
 from stepscope.report.files.json_results import Json, dumps
 from stepscope.report.protocol import Source
-from stepscope.report.whole_files import replacing
+from stepscope.report.whole_files import refusal, replacing
 from stepscope.trace.manifest import Manifest
 from stepscope.trace.run_directory import make_private
 from stepscope.trace.tables import is_derived_fact
@@ -216,14 +216,14 @@ def _replacing(target: Path) -> Iterator[Path]:
         make_private(target.parent)
         temporary = Path(tempfile.mkdtemp(prefix=".stepscope-", dir=target.parent))
     except OSError as error:
-        raise _refused(target, error) from None
+        raise refusal(target, error) from None
     try:
         yield temporary
         if target.exists():
             shutil.rmtree(target)
         temporary.rename(target)
     except OSError as error:
-        raise _refused(target, error) from error
+        raise refusal(target, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -239,8 +239,3 @@ def _refuse_foreign(target: Path) -> None:
     if not any(isinstance(info, dict) and str(info.get("written_by")).startswith("stepscope") for info in infos):
         message = f"{target} exists already, and stepscope did not write it."
         raise OutputError(message, "Choose another directory with --output.")
-
-
-def _refused(path: Path, error: OSError) -> OutputError:
-    message = f"Cannot write {path}: {error.strerror or error}."
-    return OutputError(message, "Free the space, or choose another directory with --output.")
