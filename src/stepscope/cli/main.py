@@ -6,8 +6,10 @@ import argparse
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
+from stepscope import native
 from stepscope.errors import StepscopeError
 
 #: Verbs in the order of the help; each is a module of this package: HELP, ``add_arguments``, ``execute``.
@@ -58,14 +60,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return _say("Interrupted; nothing half-written was left behind.", INTERRUPTED)
-    except Exception as error:
-        # Law 4: an error of ours is one line, never a traceback.
-        if os.environ.get("STEPSCOPE_DEBUG"):
+    except BaseException as error:
+        # Law 4: an error of ours is one line, never a traceback. A panic in Rust is no Exception.
+        panic = type(error).__name__ == "PanicException"
+        if os.environ.get("STEPSCOPE_DEBUG") or not (panic or isinstance(error, Exception)):
             raise
-        text = (
-            f"Internal error: {type(error).__name__}: {error}. Set STEPSCOPE_DEBUG=1 for the traceback and report it."
-        )
-        return _say(" ".join(text.split()), INTERNAL_ERROR)
+        remedy = _little_memory() or "Set STEPSCOPE_DEBUG=1 for the traceback and report it."
+        return _say(" ".join(f"Internal error: {type(error).__name__}: {error}. {remedy}".split()), INTERNAL_ERROR)
 
 
 def _execute(argv: Sequence[str] | None) -> int:
@@ -79,11 +80,40 @@ def _execute(argv: Sequence[str] | None) -> int:
     if arguments.verb is None:
         parser.print_help()
         return 2
+    if arguments.verb != "run" and (limit := _little_memory()):
+        _announce_abort(limit)
     code: int = arguments.execute(arguments)
     # The output of a program under `run` is its own: Python flushes it, and says what that meets.
     if sys.stdout is not None and arguments.verb != "run":
         sys.stdout.flush()
     return code
+
+
+def _little_memory() -> str:
+    """Return what to do where the memory of this process is limited; empty where it is not."""
+    if sys.platform == "win32":
+        return ""
+    import resource
+
+    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    least = min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=0)
+    text = (
+        f"This process may use {least / 1e9:.1f} GB of memory (ulimit -v, ulimit -d), which may not suffice: raise it."
+    )
+    return text if least else ""
+
+
+def _announce_abort(limit: str) -> None:
+    """Have the process end with one line, where a library in Rust that gets no memory writes its stack and aborts."""
+    library = native.loaded()
+    if library is not None and sys.stderr is not None and os.environ.get("STEPSCOPE_DEBUG") is None:
+        stream = os.dup(2)
+        sys.stderr = os.fdopen(stream, "w", buffering=1, errors="backslashreplace", closefd=False)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        warnings.simplefilter("ignore")  # such as Polars', that its binary is missing
+        library.ss_termination_abort(
+            stream, f"stepscope: A library ended the process. {limit}\n".encode(), INTERNAL_ERROR
+        )
 
 
 def _say(line: str, code: int) -> int:

@@ -92,6 +92,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "ss_termination_pass": (ctypes.c_int, [ctypes.c_int]),
         "ss_termination_waiting": (ctypes.c_int, []),
         "ss_termination_end": (None, []),
+        "ss_termination_abort": (None, [ctypes.c_int, text, ctypes.c_int]),
         "ss_thread_start": (pointer, [pointer, text, ctypes.c_double]),
         "ss_thread_stop": (None, [pointer, ctypes.c_int]),
         "ss_thread_join": (ctypes.c_int, [pointer, ctypes.c_double]),
@@ -99,5 +100,4 @@ def _declare(library: ctypes.CDLL) -> None:
     }
     for name, (result, arguments) in functions.items():
         function = getattr(library, name)
-        function.restype = result
-        function.argtypes = arguments
+        function.restype, function.argtypes = result, arguments

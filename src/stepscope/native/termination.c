@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stddef.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -80,6 +81,21 @@ EXPORT void ss_termination_end(void) {
     if (arrived)
         die_of(arrived);
 }
+
+static char last_words[512];
+static int stream, code;
+
+static void say(int number) {
+    (void)number;
+    _exit(write(stream, last_words, strlen(last_words)) < 0 ? code : code);
+}
+
+/* Let a library that aborts say `text` on a descriptor, and the process end with an exit code instead. */
+EXPORT void ss_termination_abort(int on, const char *text, int exit_code) {
+    strncpy(last_words, text, sizeof last_words - 1);
+    stream = on, code = exit_code;
+    signal(SIGABRT, say);
+}
 #else
 #ifdef _WIN32
 #define EXPORT __declspec(dllexport)
@@ -90,4 +106,5 @@ EXPORT int ss_termination_watch(int number, int seconds) { return (void)number, 
 EXPORT int ss_termination_pass(int number) { return (void)number, 0; }
 EXPORT int ss_termination_waiting(void) { return 0; }
 EXPORT void ss_termination_end(void) {}
+EXPORT void ss_termination_abort(int on, const char *text, int exit_code) { (void)on, (void)text, (void)exit_code; }
 #endif

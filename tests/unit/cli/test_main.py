@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from stepscope import native
 from stepscope.cli.main import VERBS, main
 
 DATA = Path(__file__).parents[2] / "data" / "kineto"
@@ -124,3 +126,19 @@ def test_a_start_that_fails_is_one_line(
     monkeypatch.setattr("importlib.import_module", fail)
     assert main(["doctor"]) == code
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux" or native.available() is not None, reason="needs the C part, on Linux")
+@pytest.mark.parametrize("megabytes", [150, 300])
+def test_too_little_memory_for_a_library_is_one_line(run_path: Path, megabytes: int) -> None:
+    # Given a limit that a library is not loaded with, or aborts with; the results are made anew
+    shutil.rmtree(run_path / "rank0" / "tables")
+    code = (
+        f"import resource, runpy; resource.setrlimit(resource.RLIMIT_AS, ({megabytes << 20}, {megabytes << 20}))\n"
+        f"import sys; sys.argv = ['stepscope', 'report', {str(run_path)!r}]\n"
+        "runpy.run_module('stepscope', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, line.startswith("stepscope: ")) == (5, True)
+    assert f"{megabytes * 1.048576 / 1000:.1f} GB of memory (ulimit -v, ulimit -d)" in line
