@@ -213,6 +213,18 @@ def test_a_disk_that_is_full_at_the_end(tmp_path: Path, script: Path) -> None:
     assert found.count("aten::addmm") > 2
 
 
+def test_a_disk_that_is_full_after_the_window(small_disk: Path, script: Path) -> None:
+    # Given a program that fills the disk once its window is complete, and has many steps that cannot be kept then
+    fill = "with open(sys.argv[1], 'wb', buffering=0) as file:\n            while True: file.write(bytes(512))\n"
+    loop = f"for number in range(4000):\n    step()\n    if number != 60: continue\n    try:\n        {fill}"
+    script.write_text(f"{TRAINING}import time\n{loop}    except OSError: time.sleep(0.6)\n")
+    done = forked_run(small_disk / "runs", "-q", "--steps", "2:6", script, str(small_disk / "filler"))
+    assert done.returncode == 0, done.stderr
+    # Then the run says so, although there is room for no other manifest
+    found = manifest(runs(small_disk / "runs")[0])
+    assert (found["status"], found["losses"]) == ("incomplete: not everything could be written", {"disk_full": 1})
+
+
 def test_a_directory_that_vanishes_while_recording(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     profile = stepscope.profile(output=tmp_path / "runs", analyse="later")
     profile.start()

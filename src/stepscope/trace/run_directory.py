@@ -15,6 +15,7 @@ The standard library only: the training process imports this module.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -124,9 +125,32 @@ class RankDirectory:
         return manifest
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Write the manifest under a temporary name and rename it, so that a reader never sees half of one."""
-        text = json.dumps({"format_version": FORMAT_VERSION, **manifest}, indent=2, ensure_ascii=True, default=str)
-        write_atomically(self.manifest_path, text.encode("utf-8"))
+        """Write the manifest under a temporary name and rename it, so that a reader never sees half of one.
+
+        On a full disk it takes the place of the former one, if it fits: else a run whose files are cut stays complete.
+        """
+        document = {"format_version": FORMAT_VERSION, **manifest}
+        text = json.dumps(document, indent=2, ensure_ascii=True, default=str)
+        try:
+            write_atomically(self.manifest_path, text.encode("utf-8"))
+        except OSError as error:
+            short = json.dumps(document, ensure_ascii=True, default=str).encode("utf-8")
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _overwrite(self.manifest_path, short):
+                raise
+
+
+def _overwrite(path: Path, content: bytes) -> bool:
+    """Write into a file that is there, and return whether it was large enough: on a full disk it cannot grow."""
+    try:
+        with path.open("r+b", buffering=0) as file:
+            fits = file.seek(0, os.SEEK_END) >= len(content)
+            if fits:
+                file.seek(0)
+                file.write(content)
+                file.truncate()
+            return fits
+    except OSError:
+        return False
 
 
 @contextmanager

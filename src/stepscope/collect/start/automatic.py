@@ -54,21 +54,24 @@ class Selection:
         find: Whether steps are looked for if the whole program is recorded; without steps, the program is one step.
         typical: The most steps of a later window, which is kept instead if it is more typical of the program; 0: the
             first window is the only one.
+        named: Whether somebody chose the steps by their numbers.
     """
 
     skip: int = 5
     active: int = 5
     find: bool = False
     typical: int = 0
+    named: bool = False
 
     @classmethod
     def of(cls, values: Mapping[str, Any], *, find: bool = False, least_skip: int = 0, typical: int = 0) -> Selection:
         """Return the selection that the options ``steps``, ``skip`` and ``active`` name; ``steps`` counts more."""
         skip, active = values["skip"], values["active"] or 0
-        if values["steps"] not in (None, ALL_STEPS):
+        named = values["steps"] not in (None, ALL_STEPS)
+        if named:
             first, last = step_range(values["steps"])
             skip, active = first, last - first + 1
-        return cls(max(skip, least_skip), active, find, typical if find_job_rank().world_size == 1 else 0)
+        return cls(max(skip, least_skip), active, find, typical if find_job_rank().world_size == 1 else 0, named)
 
     @property
     def whole(self) -> bool:
@@ -347,7 +350,7 @@ class Automatic:
     def _say_if_later(self, schedule: ScheduleFunction) -> None:
         """Say that the steps which somebody chose are over, if they are: others are recorded instead."""
         chosen = self._selection
-        if isinstance(schedule, Schedule) and not chosen.typical:
+        if isinstance(schedule, Schedule) and chosen.named:
             first, active = schedule.wait + schedule.warmup, schedule.active
             if first > chosen.skip:
                 why = f"{self.awaited} could still step" if self.awaited else "it was not known what ends a step"
