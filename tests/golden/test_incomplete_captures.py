@@ -147,6 +147,31 @@ def test_a_rank_left_out_is_not_nothing(shared_data: Path, tmp_path: Path, capsy
     assert ["left out" in line for line in said if line.startswith(" lost")] == [True, True]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "paddle/paddle331_dygraph.pb",
+        "xplane/jax_cpu_mlp.xplane.pb",
+        "rocprof/908_results.json.gz",
+        "memory/snapshot_expandable.pkl",
+    ],
+)
+def test_an_empty_file_beside_a_sound_one_is_named_whatever_wrote_it(
+    name: str, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    sound = shared_data / name
+    end = sound.name[sound.name.index(".") :]
+    shutil.copy(sound, job / f"rank0{end}")
+    (job / f"rank1{end}").write_bytes(b"")
+    assert main(["import", str(job), "--output", str(tmp_path / "runs")]) == 0
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"stepscope: left out: rank1{end}.")
+    (run,) = stepscope.runs(tmp_path / "runs")
+    losses = run.ranks[0].tables["losses"].filter(pl.col("severity") == "data_loss").collect()
+    assert losses["source"].to_list() == [f"rank1{end}"]
+
+
 def test_without_the_devices_work_operators_do_not_count_as_computing(shared_data: Path) -> None:
     """Given a trace of CUPTI's counters, with the calls that launch kernels and without the kernels."""
     (rank,) = stepscope.open(next((shared_data / "kineto/hta/cupti_profiler").glob("*.json.gz"))).ranks
