@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
 
 import stepscope
+from stepscope.collect.torch import native_build, recorder_cache
 from stepscope.trace.blocks import read_frames
 from stepscope.trace.losses import CATALOGUE, LossLedger
 from stepscope.trace.recorder_layout import CLOCK, CLOCK_BLOCK, MAGIC, VERSION
-from tests.frameworks.torch.programs import TRAINING, environment, forked, manifest, runs
+from tests.clocks import wait_until
+from tests.frameworks.torch.programs import TRAINING, environment, forked, manifest, runs, stepscope_run
 from tests.frameworks.torch.recorder_file import read
 from tests.sizes import Size
 from tests.unit.recorder_build import without
@@ -422,3 +426,20 @@ def test_without_a_recorder_kineto_serves_and_it_is_said(changes: dict[str, str]
     assert state["recorder"] == "kineto"
     assert reason in state["native"]
     assert (run / "rank0" / "capture" / "kineto_0.json").exists()
+
+
+@pytest.mark.slow
+def test_a_library_that_was_cut_costs_no_training_and_is_built_again(tmp_path: Path) -> None:
+    """Given a cache whose library is shorter than it was built: to load it would end the process by SIGBUS."""
+    library = native_build.obtain(native_build.installed(torch))
+    cache = Path(shutil.copytree(library.parent, tmp_path / "cache" / "stepscope"))
+    recorder_cache.open_directory(cache)
+    size = library.stat().st_size
+    os.truncate(cache / library.name, 5_000)
+    program = tmp_path / "train.py"
+    program.write_text(TRAINING + "for _ in range(12):\n    step()\nprint('trained')\n")
+    done = stepscope_run(tmp_path / "runs", program, env=environment(XDG_CACHE_HOME=str(cache.parent)))
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert stepscope.open(tmp_path / "runs").tables["operators"].collect().height
+    wait_until(lambda: (cache / library.name).stat().st_size == size, 300)
+    assert recorder_cache.fault(cache / library.name) is None
