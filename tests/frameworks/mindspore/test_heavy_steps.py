@@ -69,6 +69,42 @@ def test_a_step_ends_when_it_is_computed(tmp_path: Path, output: Path) -> None:
     assert float(steps["dur"].sum()) / 1e9 == pytest.approx(json.loads((tmp_path / "time.json").read_text()), rel=0.1)
 
 
+#: The same products in a model that is trained, without a callback that could wait for a step.
+MODEL = """
+import sys
+import numpy as np
+import mindspore as ms
+import mindspore.dataset as ds
+from mindspore import nn
+
+ms.set_device("CPU")
+ms.set_context(mode=getattr(ms, sys.argv[1]))
+net = nn.SequentialCell(*[nn.Dense(768, 768) for _ in range(4)])
+rows = np.ones((512 * 12, 768), np.float32)
+data = ds.NumpySlicesDataset({"x": rows, "y": rows}, shuffle=False).batch(512)
+model = ms.Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 1e-4))
+model.train(1, data, dataset_sink_mode=sys.argv[2] == "sink")
+"""
+
+
+@pytest.mark.parametrize("mode", ["GRAPH_MODE", "PYNATIVE_MODE"])
+@pytest.mark.parametrize("sink", ["sink", "no sink"])
+def test_a_step_of_a_model_ends_when_it_is_computed(tmp_path: Path, output: Path, mode: str, sink: str) -> None:
+    done = stepscope_run(output, "--steps", "4:8", script(tmp_path, MODEL), mode, sink, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(output)
+    tables = stepscope.open(run).tables
+    steps = tables["steps"].collect()
+    operators = tables["spans"].filter(kind="operator").collect()
+    products = operators.filter(pl.col("name").cast(pl.String).str.contains("MatMul")).group_by("step")
+    each = steps.join(products.agg(pl.len(), pl.col("dur").sum()), left_on="number", right_on="step", suffix="_in_it")
+    each = each.sort("number")
+    # Then each step has its products, and lasts for them: forward, to each weight, and to the input of all but one
+    assert each["number"].to_list() == [4, 5, 6, 7, 8]
+    assert each["len"].to_list() == [4 + 4 + 3] * 5
+    assert (each["dur_in_it"] > 0.5 * each["dur"]).all()
+
+
 def test_the_first_step_compiles(tmp_path: Path, output: Path) -> None:
     done = stepscope_run(output, "--steps", "0:3", script(tmp_path, PROGRAM), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
