@@ -22,11 +22,11 @@ from tests.frameworks.torch.programs import environment, forked, forked_run, man
 __all__ = ["clock"]
 
 PROGRAM = """
-import importlib, json, os, subprocess, sys, threading, time
+import importlib, json, os, pathlib, signal, subprocess, sys, threading, time
 import stepscope
 from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.collect.session import window
-from stepscope.errors import LifecycleError
+from stepscope.errors import LifecycleError, OutputError
 
 said = {}
 
@@ -94,9 +94,48 @@ with profile("spans") as recording:
     open_.__enter__()
     recording.step()
 
+class Deleted:
+    def __del__(self):
+        with stepscope.span("in __del__"):
+            pass
+
+def interrupted(number, frame):
+    with stepscope.span("in a handler of a signal"):
+        pass
+
+signal.signal(signal.SIGUSR1, interrupted)
+with profile("interrupted") as recording:
+    for _ in range(2):
+        with stepscope.span("interrupted"):
+            signal.raise_signal(signal.SIGUSR1)
+            Deleted()
+        first(); recording.step()
+
+open("taken", "w").close()
+try:
+    stepscope.profile(output="taken", analyse="later").start()
+except OutputError as error:
+    said["an output that is a file"] = str(error)
+with profile("again") as recording:
+    first(); recording.step()
+def files():
+    return {(str(path), path.stat().st_mtime_ns) for path in pathlib.Path("runs/again").rglob("*") if path.is_file()}
+
+before = files()
+with profile("again") as recording:
+    first(); recording.step()
+said["the first run stays"] = len(before) > 0 and before < files()
+
+def unable(self):
+    raise RuntimeError("cannot start")
+
 window.CLOSING = 0.5
 entry = FRAMEWORKS[sys.argv[1]].operators
 kind = getattr(importlib.import_module(entry.module), entry.kind)
+start, kind.start = kind.start, unable
+with profile("unable", collector="kineto") as recording:
+    first(); recording.step()
+kind.start = start
 stop = kind.stop
 kind.stop = lambda self: (stop(self), time.sleep(60))[0]
 begun = time.monotonic()
@@ -116,12 +155,12 @@ class Situations:
     """What the program has said of itself, and what it has left."""
 
     def __init__(self, folder: Path) -> None:
-        self._runs = folder / "runs"
+        self.runs = folder / "runs"
         self.said: dict[str, Any] = json.loads((folder / "said.json").read_text())
 
     def run(self, name: str) -> Path:
         """Return the only run of a recording."""
-        (run,) = runs(self._runs / name)
+        (run,) = runs(self.runs / name)
         return run
 
     def table(self, name: str, table: str) -> pl.DataFrame:
@@ -185,6 +224,30 @@ def test_spans_in_the_wrong_order(situations: Situations) -> None:
     assert sorted(spans.filter(spans["name"].is_in(names))["name"].cast(str)) == sorted(names)
     losses = situations.table("spans", "losses")["what"].to_list()
     assert {"span_wrong_order", "span_not_closed"} <= set(losses)
+
+
+def test_spans_in_handlers_and_finalizers(situations: Situations) -> None:
+    situations.check("interrupted", 2)
+    names = situations.table("interrupted", "spans")["name"].cast(str).to_list()
+    assert [names.count(name) for name in ("interrupted", "in __del__", "in a handler of a signal")] == [2, 2, 2]
+
+
+def test_an_output_that_is_a_file(situations: Situations) -> None:
+    assert "taken" in situations.said["an output that is a file"]
+
+
+def test_an_output_that_holds_a_run(situations: Situations) -> None:
+    assert situations.said["the first run stays"]
+    assert len(runs(situations.runs / "again")) == 2
+
+
+def test_a_collector_that_cannot_start(situations: Situations) -> None:
+    found = manifest(situations.run("unable"))
+    missing = {name: state for name, state in found["collectors"].items() if "cannot start" in str(state)}
+    assert len(missing) == 1
+    assert found["status"] == "complete"
+    assert situations.table("unable", "steps").height == 1
+    assert "collector_failed" in situations.table("unable", "losses")["what"].to_list()
 
 
 def test_a_collector_that_hangs_when_it_stops(situations: Situations) -> None:
