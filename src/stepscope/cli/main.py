@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _say("Interrupted; nothing half-written was left behind.", INTERRUPTED)
     except BaseException as error:
-        # Law 4: an error of ours is one line, never a traceback. A panic in Rust is no Exception.
+        # Law 4: an error of ours is one line, never a traceback. A panic in Rust derives from BaseException.
         panic = type(error).__name__ == "PanicException"
         if os.environ.get("STEPSCOPE_DEBUG") or not (panic or isinstance(error, Exception)):
             raise
