@@ -99,13 +99,14 @@ def test_an_imported_timeline_of_a_job_is_a_run_of_its_ranks(run: Run, tmp_path:
     assert counts == [rank.tables["spans"].select(pl.len()).collect().item() for rank in stepscope.open(path).ranks]
 
 
+@pytest.mark.parametrize("output", [Pftrace(), TraceView()], ids=["pftrace", "trace"])
 def test_what_a_rank_did_not_record_is_not_there_when_its_timeline_is_read_again(
-    shared_data: Path, tmp_path: Path
+    output: TimelineFormat, shared_data: Path, tmp_path: Path
 ) -> None:
     """Given a rank without its timeline, which has no copies and no host, beside a whole one."""
     job = Path(shutil.copytree(shared_data / "ascend/text_level2", tmp_path / "job"))
     (job / "rank1_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json").unlink()
     recorded = stepscope.open(job)
-    [path] = TraceView().write_ranks(aligned(recorded), tmp_path)
+    [path] = output.write_ranks(aligned(recorded), tmp_path)
     for rank, again in zip(recorded.ranks, stepscope.open(path).ranks, strict=True):
         assert again.summary.not_recorded == rank.summary.not_recorded

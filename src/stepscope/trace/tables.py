@@ -7,6 +7,7 @@ the source has nothing for it.
 from __future__ import annotations
 
 import hashlib
+import json
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, wraps
@@ -218,6 +219,21 @@ def _refuse(message: str) -> NoReturn:
 def is_derived_fact() -> pl.Expr:
     """Return whether a row of ``metadata`` says what a reader found out, and not what the source holds as a fact."""
     return pl.col("key").is_in([TOTALS, NOT_RECORDED, STEPS_OF_DEVICE]) | pl.col("key").str.starts_with(STATED)
+
+
+_UNKNOWN = "not recorded: "
+
+
+def label_of(tables: Tables) -> str:
+    """Return how a timeline labels the process of which parts of a step were not recorded; empty if all were."""
+    parts = json.loads(facts(tables).get(NOT_RECORDED, "[]"))
+    return f"{_UNKNOWN}{', '.join(parts)}" if parts else ""
+
+
+def labelled(label: str) -> dict[str, str]:
+    """Return the fact that such a label tells; none of another label."""
+    parts = label.removeprefix(_UNKNOWN).split(", ")
+    return {NOT_RECORDED: json.dumps(parts)} if label.startswith(_UNKNOWN) else {}
 
 
 def complete(frames: Mapping[str, pl.DataFrame]) -> Frames:

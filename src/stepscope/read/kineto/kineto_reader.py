@@ -20,7 +20,7 @@ from stepscope.read.common.source import Progress, read_blocks
 from stepscope.read.kineto import kineto_details, kineto_spans, kineto_tracks, xprof_events
 from stepscope.read.kineto.kineto_facts import KinetoFacts
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.schema import NOT_RECORDED
+from stepscope.trace.tables import labelled
 
 #: A file of fewer bytes is read in one thread: starting others would cost more.
 _SMALL = 1 << 20
@@ -54,8 +54,8 @@ def read(
     spans = kineto_spans.add_to(part, events, facts, ledger)
     kineto_details.add_to(part, spans, facts, ledger, brief=brief and not named)
     part.add_facts(facts.metadata)
-    for unknown in () if rank is None else kineto_tracks.said_names(events, NOT_RECORDED).values():
-        part.add_facts({NOT_RECORDED: unknown})
+    for label in () if rank is None else kineto_tracks.said_names(events, "process_labels", "labels").values():
+        part.add_facts(labelled(label))
     return xprof_events.refined(part.tables(), named) if named else part.tables()
 
 

@@ -26,6 +26,7 @@ from stepscope.read.perfetto.packets import EVENT, Packets
 from stepscope.read.perfetto.perfetto_tracks import PerfettoTracks
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.schema import KINDS
+from stepscope.trace.tables import labelled
 
 #: Fields of ``TrackEvent``.
 _CATEGORY_NUMBER, _LEGACY, _TYPE, _NAME_NUMBER, _TRACK, _CATEGORY, _NAME = 3, 6, 9, 10, 11, 22, 23
@@ -81,6 +82,8 @@ class _PerfettoTrace:
         """Return the tables of the part."""
         self._add_slices()
         self._add_counters()
+        for label in self._tracks.labels:
+            self._part.add_facts(labelled(label))
         if not self._part.spans:
             self._ledger.add("events_none")
         return self._part.tables()

@@ -50,11 +50,13 @@ class PerfettoTracks:
     Attributes:
         rank: Rank that the name of a process says; None if none does.
         host: Host that it says; empty if none does.
+        labels: Labels of processes.
     """
 
     def __init__(self, packets: Packets) -> None:
         self._ledger = packets.ledger
         self._known: dict[int, _Described] = {}
+        self.labels: list[str] = []
         self._processes, self._threads = _names_of_system(packets, self._ledger)
         self._read(packets)
         ours = [match for one in self._known.values() if (match := _OURS.fullmatch(one.process_name or ""))]
@@ -81,6 +83,7 @@ class PerfettoTracks:
     def _take_process(self, track: _Described, fields: Fields) -> None:
         track.process = _number(fields, 1, track.process)
         track.process_name = fields.texts(6, self._ledger)[0] or track.process_name
+        self.labels += fields.texts(8, self._ledger).drop_nulls().to_list()
 
     def _take_thread(self, track: _Described, fields: Fields) -> None:
         track.process, track.thread = _number(fields, 1, track.process), _number(fields, 2, track.thread)

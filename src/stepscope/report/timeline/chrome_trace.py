@@ -25,8 +25,7 @@ from stepscope.report.timeline.slice_arguments import OWN, Argument
 from stepscope.report.timeline.slices import Counter, Timeline, build
 from stepscope.report.timeline.word_lists import Vocabulary
 from stepscope.report.whole_files import replacing
-from stepscope.trace.schema import NOT_RECORDED
-from stepscope.trace.tables import facts, is_derived_fact
+from stepscope.trace.tables import is_derived_fact
 
 #: Slices whose text is in memory at one time.
 _CHUNK = 100_000
@@ -86,8 +85,7 @@ class TraceView:
     def write_ranks(self, sources: Iterable[Source], directory: Path) -> list[Path]:
         """Write one file of several ranks; see :class:`stepscope.report.protocol.TimelineFormat`.
 
-        What the file says of itself (``distributedInfo``, …) is what the first rank says; a metadata event of each rank
-        says what its source did not record.
+        What the file says of itself (``distributedInfo``, …) is what the first rank says.
         """
         path = directory / "trace_view.json"
         base, arrows = 0, 0
@@ -99,9 +97,6 @@ class TraceView:
                     file.write(_head(source, timeline, base).encode("utf-8"))
                 else:
                     file.write("".join(f",{name}\n" for name in _names(timeline)).encode("utf-8"))
-                if source.label and timeline.processes and (unknown := facts(source.tables).get(NOT_RECORDED)):
-                    pid = timeline.processes[0].pid
-                    file.write(f",{_name(NOT_RECORDED, pid, pid, name=unknown)}\n".encode())
                 _write_rank(file, timeline, base, arrows)
                 arrows += len(timeline.arrows)
             file.write(b"]}\n")
@@ -119,8 +114,8 @@ def _write_rank(file: BufferedWriter, timeline: Timeline, base: int, arrows: int
 
 def _head(source: Source, timeline: Timeline, base: int) -> str:
     """Return the file up to the first slice: facts about the run, one a line, and the names of processes and lanes."""
-    found = _facts(source)
-    distributed = found.pop("distributedInfo", None)
+    facts = _facts(source)
+    distributed = facts.pop("distributedInfo", None)
     rank = timeline.rank
     lines = [
         '"schemaVersion": 1',
@@ -128,7 +123,7 @@ def _head(source: Source, timeline: Timeline, base: int) -> str:
         f'"distributedInfo": {dumps({**(distributed if isinstance(distributed, dict) else {}), "rank": rank})}',
         '"displayTimeUnit": "ns"',
         f'"baseTimeNanoseconds": {base}',
-        *(f"{dumps(key)}: {dumps(value)}" for key, value in found.items()),
+        *(f"{dumps(key)}: {dumps(value)}" for key, value in facts.items()),
         f'"stepscope": {dumps({"crossing": timeline.crossing, "arrows_left_out": timeline.arrows_left_out})}',
     ]
     names = "\n,".join(_names(timeline))
@@ -155,6 +150,9 @@ def _names(timeline: Timeline) -> list[str]:
     for process in timeline.processes:
         events.append(_name("process_name", process.pid, process.pid, name=process.name))
         events.append(_name("process_sort_index", process.pid, process.pid, sort_index=process.order))
+    if timeline.label and timeline.processes:
+        pid = timeline.processes[0].pid
+        events.append(_name("process_labels", pid, pid, labels=timeline.label))
     for lane in timeline.lanes:
         events.append(_name("thread_name", lane.process.pid, lane.tid, name=lane.name))
         events.append(_name("thread_sort_index", lane.process.pid, lane.tid, sort_index=lane.order))

@@ -16,7 +16,7 @@ from stepscope.report.timeline import lanes
 from stepscope.report.timeline.places import Lane, Places, Process
 from stepscope.report.timeline.slice_arguments import Details
 from stepscope.report.timeline.word_lists import Vocabulary
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, label_of
 
 Rows = npt.NDArray[np.int64]
 
@@ -58,6 +58,7 @@ class Timeline:
         crossing: Number of slices that lie on an extra lane because they cross others.
         arrows_left_out: Number of arrows not drawn: an end is missing, or it would point back in time.
         rank: Rank of the process.
+        label: Label of the first process: which parts of a step were not recorded; else empty.
     """
 
     slices: pl.DataFrame
@@ -70,6 +71,7 @@ class Timeline:
     crossing: int
     arrows_left_out: int
     rank: int
+    label: str = ""
 
     @property
     def start(self) -> int:
@@ -112,6 +114,7 @@ def build(source: Source, *, step_name: str, marked_steps: bool) -> Timeline:
         crossing=int(np.count_nonzero(number)),
         arrows_left_out=left_out,
         rank=places.rank,
+        label=label_of(tables),
     )
 
 

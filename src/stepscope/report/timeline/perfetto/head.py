@@ -125,6 +125,7 @@ class Head:
     def _tracks(self) -> Iterator[bytes]:
         for process, uuid in self.process_uuid.items():
             described = integer(1, process.pid) + integer(3, process.order) + text(6, process.name)
+            described += text(8, self.timeline.label) if self.timeline.label and not process.order else b""
             yield self._track(uuid, block(Track.PROCESS, described) + integer(Track.CHILD_ORDERING, _EXPLICIT))
         for lane, uuid in zip(self.timeline.lanes, self.lane_uuid.tolist(), strict=True):
             yield self._track(uuid, self._lane(lane) + integer(Track.ORDER, lane.order))
