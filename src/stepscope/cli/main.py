@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -71,7 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _execute(argv: Sequence[str] | None) -> int:
     parser = build_parser()
-    arguments = parser.parse_args(argv)
+    words = [*(sys.argv[1:] if argv is None else argv)]
+    # Launchers such as DeepSpeed's give a program this as the first argument behind the name of its module.
+    if words and re.fullmatch(r"--local[-_]rank=\d+", words[0]):
+        words.append(words.pop(0))
+    arguments = parser.parse_args(words)
     if arguments.version:
         from stepscope import __version__
 

@@ -142,3 +142,11 @@ def test_too_little_memory_for_a_library_is_one_line(run_path: Path, megabytes: 
     (line,) = done.stderr.splitlines()
     assert (done.returncode, line.startswith("stepscope: ")) == (5, True)
     assert f"{megabytes * 1.048576 / 1000:.1f} GB of memory (ulimit -v, ulimit -d)" in line
+
+
+@pytest.mark.parametrize("option", ["--local_rank=1", "--local-rank=1"])
+def test_the_rank_that_a_launcher_gives_a_module_is_the_programs(option: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:])")
+    command = [sys.executable, "-m", "stepscope", option, "run", "--output", "runs", "train.py", "--epochs", "3"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"['--epochs', '3', '{option}']\n"), done.stderr
