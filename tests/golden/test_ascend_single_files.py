@@ -236,7 +236,7 @@ def test_an_intact_rank_without_kernels_is_there(shared_data: Path, tmp_path: Pa
         path.write_text(f"{header}\n") if path.suffix == ".csv" else path.unlink()
     run = stepscope.open(job)
     assert [rank.rank for rank in run.ranks] == [0, 1]
-    assert "events_none" in run.ranks[1].tables["losses"].collect()["what"].cast(pl.String)
+    assert "files_without_events" in run.ranks[1].tables["losses"].collect()["what"].cast(pl.String)
     assert run.ranks[1].summary.split == ()
 
 

@@ -46,7 +46,8 @@ def shows_no_part_of_a_step(rank: RankRun) -> bool:
     assert isinstance(found, pl.DataFrame)
     assert "computing" in summary.not_recorded
     assert summary.phases == ()
-    assert [finding.cause for finding in found_in(Observed(rank.tables))] == []
+    # Other processes are told by what the kernel says of the thread, also where its steps are not known.
+    assert {finding.cause for finding in found_in(Observed(rank.tables))} <= {"other-processes"}
     return summary.split == () and found["Idle"].null_count() == found.height
 
 

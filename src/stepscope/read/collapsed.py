@@ -70,7 +70,7 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
         looks = 1 if path.name == _OURS else count
         samples.add(thread, [(0, count * each, looks, samples.stack(frames))] if count else [])
     if not samples:
-        ledger.add("events_none")
+        ledger.add("files_without_events")
     part = PartBuilder()
     samples.add_to(part, ledger)
     return complete(part.tables())

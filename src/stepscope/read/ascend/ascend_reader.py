@@ -72,7 +72,7 @@ def read(
         if any(loss.severity != "info" for one in ledgers for loss in one.rows()):
             message = f"{capture.root} holds nothing that was recorded: its files are empty or damaged."
             raise DamagedTraceError(message, "Copy it again, or record again.")
-        ledger.add("events_none")
+        ledger.add("files_without_events")
     part = built.tables()
     if OF_GPU & set(capture.files):
         device = pl.col("device").cast(pl.String).str.replace("^npu", "cuda")

@@ -64,7 +64,7 @@ def read(capture: Capture, ledger: LossLedger, progress: Progress | None = None)
         return tables  # other files say what ran
     damaged = lost or not all(path.stat().st_size for path in capture.all)
     if written and nothing and not damaged:
-        ledger.add("events_none")
+        ledger.add("files_without_events")
     elif written and nothing:
         message = f"{capture.root} holds nothing that was recorded: its files are empty or damaged."
         raise DamagedTraceError(message, "Record it again; the profiler was stopped before anything ran.")

@@ -121,7 +121,7 @@ class _Nsight:
         self._add_facts()
         self._count_dropped()
         if not self._part.spans:
-            self._ledger.add("events_none")
+            self._ledger.add("files_without_events")
         return self._part
 
     def _timed(self, rows: pl.DataFrame) -> list[pl.Series]:

@@ -85,7 +85,7 @@ class _PerfettoTrace:
         for label in self._tracks.labels:
             self._part.add_facts(labelled(label))
         if not self._part.spans:
-            self._ledger.add("events_none")
+            self._ledger.add("files_without_events")
         return self._part.tables()
 
     def _events(self) -> pl.DataFrame:

@@ -151,7 +151,7 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     for tool in tools:
         _add_process(part, tool, ledger)
     if not part.spans:
-        ledger.add("events_none")
+        ledger.add("files_without_events")
     return part.tables()
 
 

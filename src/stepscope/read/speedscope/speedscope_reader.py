@@ -96,7 +96,7 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
         rows = _opened(profile, ledger) if profile.type == "evented" else _looked(profile, ledger)
         samples.add(_thread(profile.name), _in_ns(rows, _UNITS[profile.unit], frames, samples, ledger))
     if not samples:
-        ledger.add("events_none")
+        ledger.add("files_without_events")
     part = PartBuilder()
     samples.add_to(part, ledger)
     part.add_facts(as_json({"exporter": found.exporter} if found.exporter else {}))

@@ -289,7 +289,7 @@ def test_intact_files_without_events_are_not_damaged(tmp_path: Path) -> None:
     (tmp_path / OUTPUT).mkdir()
     (tmp_path / OUTPUT / "kernel_details.csv").write_text("Step Id,Name,Type,Accelerator Core,Start Time(us)\n")
     read = read_files([tmp_path])
-    assert losses(read)["events_none"] == tmp_path.name
+    assert losses(read)["files_without_events"] == tmp_path.name
     assert read["spans"].is_empty()
 
 
