@@ -19,6 +19,7 @@ from tests.clocks import wait_until
 from tests.frameworks.torch.programs import (
     TRAINING,
     environment,
+    forked,
     forked_run,
     manifest,
     python,
@@ -458,6 +459,22 @@ def test_a_signal_in_the_middle_of_our_own_work_waits_for_it(tmp_path: Path, out
     (run,) = runs(output)
     assert manifest(run)["status"] == "complete"
     assert recorded_steps(recorded_spans(run)) == [1, 2]
+
+
+@pytest.mark.parametrize("schedule", ["whole", "lambda n: whole(n) if n < 8 else 1 / 0"], ids=["signal", "schedule"])
+def test_a_recording_that_ends_early_lets_the_program_step_on(tmp_path: Path, output: Path, schedule: str) -> None:
+    # Given a program that goes on after a signal, as to write a checkpoint at the end of its epoch
+    path = tmp_path / "train.py"
+    path.write_text(
+        f"{TRAINING}import stepscope\narrived = []\nsignal.signal(signal.SIGTERM, lambda *_: arrived.append(1))\n"
+        "whole = stepscope.schedule(wait=1, warmup=1, active=20, repeat=1)\n"
+        f"with stepscope.profile(output={str(output)!r}, schedule={schedule}, analyse='later') as profile:\n"
+        "    for number in range(12):\n        step()\n        profile.step()\n"
+        "        if number == 8: os.kill(os.getpid(), signal.SIGTERM)\nprint(len(arrived))\n"
+    )
+    done = forked(path)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert "LifecycleError" not in done.stderr
 
 
 API = (

@@ -100,7 +100,7 @@ class CellRecording:
         Raises:
             LifecycleError: The cell does not run.
         """
-        if self._session is None or not (self._session.running or self._session.in_child):
+        if self._session is None or not self._session.may_step:
             message = "step() was called outside its cell."
             raise LifecycleError(message, "Call it in the cell that begins with %%stepscope and this name.")
         self._session.boundary("declared")

@@ -53,3 +53,26 @@ def test_a_training_that_ends_in_the_window(framework: Framework, tmp_path: Path
     if ending != "dropped":  # which loses at most the last second, and this training is shorter
         assert set(steps(run)) >= {5, 6, 7}
         check_updates(framework, run, 4)
+
+
+BETWEEN = """
+import os, subprocess, time, stepscope
+schedule = stepscope.schedule(wait=40, warmup=1, active=2, repeat=0)
+profile = stepscope.profile(output="runs", analyse="later", schedule=schedule)
+profile.start()
+for number in range(400):
+    first(); profile.step()
+    if number == 50: subprocess.run(["kill", "-{signal}", str(os.getpid())])
+    if number > 50: time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("name", ["TERM", pytest.param("HUP", marks=pytest.mark.slow)])
+def test_a_signal_between_two_windows(framework: Framework, tmp_path: Path, name: str) -> None:
+    path = script(tmp_path, framework.two + BETWEEN.replace("{signal}", name))
+    done = forked(path, cwd=tmp_path)
+    # Then the program does not see it: it may say that steps have ended until it dies of the signal
+    assert done.returncode == -signal.Signals[f"SIG{name}"], done.stderr
+    assert "LifecycleError" not in done.stderr
+    (run,) = runs(tmp_path / "runs")
+    assert (manifest(run)["status"], manifest(run)["steps"]["recorded"]) == ("complete", 2)

@@ -108,6 +108,8 @@ class Session:
         self._saved: Window | None = None
         self._warned: set[str] = set()
         self.running = False
+        # Set when a signal or an error has ended it: the program does not know, and calls on.
+        self._cut_short = False
 
     @property
     def number(self) -> int:
@@ -136,6 +138,11 @@ class Session:
     def thread(self) -> int:
         """Identifier of the only thread that can close the open window without loss; 0 if every thread can."""
         return self._window.thread if self._window is not None and self._window.started else 0
+
+    @property
+    def may_step(self) -> bool:
+        """Whether the program may say that a step has ended: it runs, or has ended without the program's doing."""
+        return self.running or self._cut_short or self.in_child
 
     @property
     def in_child(self) -> bool:
@@ -206,6 +213,7 @@ class Session:
             try:
                 following = action_of(self._schedule, self.number)
             except Exception as error:  # noqa: BLE001 - law 1: it ends the recording, not the training
+                self._cut_short, self.problem = True, one_line(error)
                 self._warn("the schedule", error)
                 self._close(f"failed at step {self.number}", {"exception": one_line(error)})
                 return
@@ -258,6 +266,7 @@ class Session:
         if self._exclusively.held_here():
             self._exclusively.afterwards.append(lambda: self._terminate(name, deliver))
             return
+        self._cut_short = True
         if self._exclusively.lock.acquire(timeout=_PATIENCE):
             try:
                 self.end(f"ended{at_step(self.reached)} by {name}")

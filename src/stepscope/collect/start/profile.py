@@ -147,7 +147,7 @@ class profile(NotebookDisplay):
             LifecycleError: The profile is not running.
         """
         session = self._session
-        if session is None or not (session.running or session.in_child):
+        if session is None or not session.may_step:
             message = f"step() was called {'before start()' if session is None else 'after stop()'}."
             raise LifecycleError(message, "Call it between start() and stop(), or inside `with stepscope.profile():`.")
         session.boundary()
