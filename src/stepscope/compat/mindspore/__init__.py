@@ -9,7 +9,8 @@ A script of MindSpore's documents runs, also on a CPU, with ``stepscope.compat.m
     train(net)
     profiler.analyse()
 
-A name is imported on first use; importing this module loads no framework. See ``docs/mindspore.md``.
+A name is imported on first use; importing this module loads no framework. ``DynamicProfilerMonitor`` is a callback of
+MindSpore's, and loads it where it is installed. See ``docs/mindspore.md``.
 """
 
 from __future__ import annotations
