@@ -74,6 +74,10 @@ _LESS_MEMORY = {
 }
 #: Part of a device's memory that is taken at most, from which on what is given back makes room for other pieces.
 _NEARLY_FULL = 0.9
+#: Where Dynamo and Inductor compile; what they have compiled runs through other files of theirs.
+_COMPILES = re.compile(
+    r"torch[/\\](?:_dynamo[/\\]convert_frame|_inductor[/\\](?:compile_fx|async_compile|graph|codecache))\.py$"
+)
 #: How a function stays one compiled program, in the words of the framework.
 _ONE_PROGRAM = {
     "": "Keep shapes, types and Python values of the arguments the same, or mark the size that changes as dynamic; "
@@ -449,7 +453,10 @@ def compiling(observed: Observed) -> Iterator[Claim]:
         if once
         else _ONE_PROGRAM.get(observed.framework, _ONE_PROGRAM[""]),
     )
-    yield Claim(finding, Depth.CAUSE, {"compiling": each})
+    # The thread that compiles also waits, for the compiler's processes, at the line that calls the function.
+    inside = [stack for stack, frames in observed.stacks.items() if any(_COMPILES.search(one.file) for one in frames)]
+    seen = observed.explained(observed.looks.filter(pl.col("stack").is_in(inside)))
+    yield Claim(finding, Depth.CAUSE, seen or {"compiling": each})
 
 
 def _compiling_elsewhere(observed: Observed) -> Iterator[Claim]:
