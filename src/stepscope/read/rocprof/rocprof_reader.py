@@ -17,15 +17,20 @@ import polars as pl
 from stepscope.errors import DamagedTraceError
 from stepscope.read.common import communication
 from stepscope.read.common.part_builder import PartBuilder, TrackRow, as_json, sound_spans
+from stepscope.read.common.plain_text import printable
 from stepscope.read.common.source import Progress, read_blocks
 from stepscope.trace.losses import LossLedger
 
 _HEAD = re.compile(rb'\s*\{\s*"rocprofiler-sdk-tool"\s*:')
 _GPU = 2
 #: Lists of records of calls on host threads → the kind of span that they are.
-_CALLS = {"hip_api": "runtime", "hsa_api": "driver", "marker_api": "annotation", "rccl_api": "runtime"}
-#: Lists whose records are read; others are counted.
+_CALLS = {
+    "hip_api": "runtime", "hsa_api": "driver", "marker_api": "annotation", "rccl_api": "runtime",
+    "rocdecode_api": "runtime", "rocjpeg_api": "runtime",
+}  # fmt: skip
+#: Lists whose records are read, and those that no result uses; what others hold keeps its time.
 _READ = ("kernel_dispatch", "memory_copy", *_CALLS)
+_UNUSED = ("memory_allocation", "scratch_memory", "pc_sample_host_trap", "pc_sample_stochastic")
 #: ``rocprofiler_memory_copy_operation_t`` → what Kineto calls the copy.
 _COPIES = {
     "HOST_TO_HOST": "Memcpy HtoH", "HOST_TO_DEVICE": "Memcpy HtoD", "DEVICE_TO_HOST": "Memcpy DtoH",
@@ -71,6 +76,8 @@ class _Record(msgspec.Struct):
     thread_id: _Number = 0
     correlation_id: _Correlation = msgspec.field(default_factory=_Correlation)
     dispatch_info: _Dispatch | None = None
+    agent_id: _RocprofHandle = msgspec.field(default_factory=_RocprofHandle)
+    queue_id: _RocprofHandle = msgspec.field(default_factory=_RocprofHandle)
     src_agent_id: _RocprofHandle = msgspec.field(default_factory=_RocprofHandle)
     dst_agent_id: _RocprofHandle = msgspec.field(default_factory=_RocprofHandle)
     bytes: _Number | None = None
@@ -157,8 +164,8 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
 
 def _add_process(part: PartBuilder, tool: _RocprofProcess, ledger: LossLedger) -> None:
     records = {name: list(_decoded(tool.buffer_records.get(name, ()), ledger)) for name in _READ}
-    unused = (len(rows) for name, rows in tool.buffer_records.items() if name not in _READ)
-    ledger.add("event_unknown_kind", sum(unused))
+    for name in _UNUSED:
+        ledger.add("event_unknown_kind", len(tool.buffer_records.get(name, ())), f"Records of {name}.")
     gpus = {agent.id.handle: agent for agent in tool.agents if agent.type == _GPU}
     symbols = {symbol.kernel_id: symbol for symbol in tool.kernel_symbols}
     operations = [known.operations for known in tool.strings.buffer_records]
@@ -169,6 +176,11 @@ def _add_process(part: PartBuilder, tool: _RocprofProcess, ledger: LossLedger) -
     for name, kind in _CALLS.items():
         named = [(one, _named(operations, one, said if name == "marker_api" else {})) for one in records[name]]
         _add_calls(part, named, kind, process, ledger)
+    for name in sorted(tool.buffer_records.keys() - {*_READ, *_UNUSED}):
+        others = list(_decoded(tool.buffer_records[name], ledger))
+        ledger.add("kind_unknown", len(others), f"Records of the list {printable(name)!r}.")
+        named = [(one, _kernel(symbols, one) or _named(operations, one, {})) for one in others]
+        _add_others(part, named, gpus, process, ledger)
     properties = [{"id": _index(one), "name": one.product_name or one.name} for one in gpus.values()]
     part.add_facts(as_json({"deviceProperties": properties} if properties else {}))
 
@@ -195,6 +207,15 @@ def _named(operations: Sequence[Sequence[str]], record: _Record, said: Mapping[i
     return known[record.operation] if 0 <= record.operation < len(known) else f"operation {record.operation}"
 
 
+def _kernel(symbols: Mapping[int, _KernelSymbol], record: _Record) -> str:
+    """Return the name of the kernel that a record dispatches; empty where it dispatches none."""
+    if record.dispatch_info is None:
+        return ""
+    number = record.dispatch_info.kernel_id
+    symbol = symbols.get(number, _KernelSymbol(number))
+    return symbol.formatted_kernel_name or symbol.kernel_name or f"kernel {number}"
+
+
 def _add_kernels(
     part: PartBuilder,
     records: Sequence[_Record],
@@ -206,7 +227,7 @@ def _add_kernels(
     for record in records:
         dispatch = record.dispatch_info or _Dispatch()
         symbol = symbols.get(dispatch.kernel_id, _KernelSymbol(dispatch.kernel_id))
-        name = symbol.formatted_kernel_name or symbol.kernel_name or f"kernel {dispatch.kernel_id}"
+        name = _kernel(symbols, record)
         block, grid = dispatch.workgroup_size.listed(), dispatch.grid_size.listed()
         rows.append(
             {
@@ -237,6 +258,24 @@ def _add_copies(
         work = _work(part, record, gpus, agent, None)
         rows.append({**work, "name": _COPIES.get(said, said), "kind": "memcpy", "bytes": record.bytes})
     _add_work(part, rows, ledger, bytes=pl.Int64)
+
+
+def _add_others(
+    part: PartBuilder, named: Sequence[tuple[_Record, str]], gpus: Mapping[int, _Agent], process: int | None,
+    ledger: LossLedger,
+) -> None:  # fmt: skip
+    """Add records of a list that is not known: what names a GPU is its work, the others lie on their threads."""
+    works, calls = [], []
+    for record, name in named:
+        asked = record.dispatch_info or _Dispatch(record.agent_id, record.queue_id)
+        agents = (asked.agent_id.handle, record.dst_agent_id.handle, record.src_agent_id.handle)
+        if agent := next((one for one in agents if one in gpus), None):
+            work = _work(part, record, gpus, agent, asked.queue_id.handle or None)
+            works.append({**work, "name": name, "kind": "other"})
+        else:
+            calls.append((record, name))
+    _add_work(part, works, ledger)
+    _add_calls(part, calls, "other", process, ledger)
 
 
 def _work(

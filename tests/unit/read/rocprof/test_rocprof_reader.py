@@ -107,6 +107,39 @@ def test_a_damaged_record_costs_itself(tmp_path: Path, change: str, value: Any, 
     assert loss in frames["losses"]["what"].cast(str).to_list()
 
 
+@pytest.mark.parametrize(("known", "work"), [("kernel_dispatch", True), ("memory_copy", True), ("marker_api", False)])
+def test_a_list_that_is_not_known_keeps_its_time_and_is_named(file: Path, known: str, work: bool) -> None:
+    document = json.loads(file.read_text())
+    (tool,) = document["rocprofiler-sdk-tool"]
+    before = times(file, {"marker_api": "annotation", "memory_copy": "memcpy"}.get(known))
+    tool["buffer_records"]["kernel_sent"] = tool["buffer_records"].pop(known)
+    file.write_text(json.dumps(document))
+    assert times(file, "other") == before
+    frames = read_files([file])
+    others = frames["spans"].filter(pl.col("kind").cast(str) == "other")
+    on_device = frames["tracks"].filter(pl.col("device").cast(str) == "cuda:1").select(track="id")
+    assert others.join(on_device, on="track", how="semi").height == (others.height if work else 0)
+    rows = frames["losses"].filter(pl.col("what").cast(str) == "kind_unknown").select("count", "advice").rows()
+    assert [(count, "list 'kernel_sent'" in text) for count, text in rows] == [(len(before), True)]
+
+
+def times(file: Path, kind: str | None) -> list[tuple[int, int]]:
+    """Begin and duration of spans of a kind; without one, of kernels and collectives."""
+    kinds = ["kernel", "collective"] if kind is None else [kind]
+    spans = read_files([file])["spans"].filter(pl.col("kind").cast(str).is_in(kinds))
+    return spans.select("ts", "dur").sort("ts").rows()
+
+
+@pytest.mark.parametrize(
+    ("name", "lost"), [("pc_sample_host_trap", "event_unknown_kind"), ("sensors", "event_damaged")]
+)
+def test_records_without_times_are_counted(file: Path, name: str, lost: str) -> None:
+    document = json.loads(file.read_text())
+    document["rocprofiler-sdk-tool"][0]["buffer_records"][name] = [{"value": 3}] * 2
+    file.write_text(json.dumps(document))
+    assert (lost, 2) in read_files([file])["losses"].select(pl.col("what").cast(str), "count").rows()
+
+
 def test_a_cut_file_is_refused(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
     assert look(file)[0].format == "rocprof"
