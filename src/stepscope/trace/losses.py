@@ -46,6 +46,9 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "Events of a phase that stepscope does not use (metadata, samples); nothing is missing from the results."),
     "kind_unknown": ("info",
         "Work of a type that stepscope does not know. It keeps its time: on a device it counts as computing."),
+    "line_unknown": ("data_loss",
+        "Lines of a device that stepscope does not know. They are in the timeline and count in no result, because they "
+        "may repeat other work. Please report the file."),
     "total_differs": ("error",
         "A total that the source itself states differs by more than 1 % from the same total of what was read. "
         "Trust the source's; please report the file."),

@@ -22,6 +22,10 @@ _DEVICE = re.compile(r"/device:([A-Za-z_]+):(\d{1,9})")
 _STREAM = re.compile(r"Stream #(\d{1,18})")
 #: Lines of TPUs, on which the device works; their other lines, and those that tools derive, repeat these in groups.
 _OPERATIONS_LINE = re.compile(r"(Async )?XLA Ops")
+_GROUPS_LINE = re.compile(
+    r"(Sparse Core )?(Steps|Modules|Ops|Syncs)\b|XLA (Modules|TraceMe)|(Framework|TensorFlow) (Name Scope|Ops)"
+    r"|Launch Stats|Source code|Host Offload Ops|Tensor Core Sync Flag|_counters_"
+)
 _NUMBER = r"(\d{1,18})"
 _SIZES = r"(\d{1,18}),(\d{1,18}),(\d{1,18})"
 
@@ -51,8 +55,9 @@ class DevicePlane:
     rows: XplaneRows
     operations: RunInstructions
 
-    def read(self) -> None:
-        """Read all streams."""
+    def read(self) -> list[str]:
+        """Read all streams; return the names of lines that are not known."""
+        unknown = []
         for line in self.plane.lines:
             name = line.name.decode("utf-8", "replace")
             stream = _STREAM.match(name)
@@ -60,6 +65,8 @@ class DevicePlane:
                 self._stream(line, name, int(stream[1]) if stream else line.id)
             else:
                 self._lane(line, name)
+                unknown += [] if _GROUPS_LINE.match(name) else [name]
+        return unknown
 
     def _stream(self, line: Line, name: str, stream: int) -> None:
         kind_of = xplane_kinds.device_kinds(self.plane.event_names)
@@ -72,7 +79,7 @@ class DevicePlane:
             self.rows.put("starts", _starts(batch, operation, self.device.number))
 
     def _lane(self, line: Line, name: str) -> None:
-        """Read a line that shows groups of what the streams do."""
+        """Read a line that shows groups of what the streams do, or that is not known: nothing counts its events."""
         track = self.rows.track(TrackRow("annotation", self.device.name, name))
         for batch in self._batches(line):
             kind = np.full(len(batch), KIND_CODE["annotation"], np.uint8)

@@ -16,6 +16,7 @@ import polars as pl
 from stepscope.errors import DamagedTraceError
 from stepscope.read.common.communication import transport_of_kernel
 from stepscope.read.common.part_builder import KIND_CODE, kinds_of
+from stepscope.read.common.plain_text import printable
 from stepscope.read.common.source import Progress, read_blocks
 from stepscope.read.xplane import xplane_files, xplane_kinds
 from stepscope.read.xplane.batches import EPOCH
@@ -33,6 +34,8 @@ _OPERAND = re.compile(r"(\w+)\[([\d,]*)\]")
 _ALLOCATOR = r"GPU_(\d+)_"
 #: Instructions whose parts are events of their own.
 _CONTAINERS = ("while", "call", "conditional")
+#: Lines that are not known: how many are named, and how much of a name.
+_NAMED, _LONGEST = 3, 40
 
 
 def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
@@ -47,13 +50,17 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
         DamagedTraceError: It ends before its first event.
     """
     rows, programs, running, facts = XplaneRows(), CompiledPrograms(ledger), RunInstructions(), XplaneFacts()
+    unknown: list[str] = []
     for part in xplane_files.parts(read_blocks(path, ledger, progress), path, ledger):
         if part.number == xplane_files.PLANES:
             plane = Plane.of(part, ledger)
             device = device_of(plane)
             facts.read(plane, device)
             programs.read(plane)
-            (HostPlane(plane, rows, running) if device is None else DevicePlane(plane, device, rows, running)).read()
+            if device is None:
+                HostPlane(plane, rows, running).read()
+            else:
+                unknown += DevicePlane(plane, device, rows, running).read()
             ledger.add("event_damaged", int(plane.fields.broken[0]))
         elif part.number == xplane_files.HOSTS:
             facts.host = bytes(part.content[: part.length]).decode("utf-8", "replace")
@@ -61,6 +68,8 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
         message = f"{path} is damaged: it ends before its first event."
         raise DamagedTraceError(message, "Record it again, or copy it again from where it was recorded.")
     ledger.add("start_unknown", int(not facts.start))
+    named = ", ".join(repr(printable(name)[:_LONGEST]) for name in unknown[:_NAMED])
+    ledger.add("line_unknown", len(unknown), f"Lines {named}{', …' if len(unknown) > _NAMED else ''}.")
     return _tables(rows, programs, running, facts)
 
 

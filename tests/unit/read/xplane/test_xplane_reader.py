@@ -216,6 +216,19 @@ def test_what_runs_on_a_tpu(tmp_path: Path) -> None:
     assert dict(frames["metadata"].iter_rows())["device_peak_flops"] == '{"tpu:0": 275000000000000.0}'
 
 
+def test_lines_of_a_device_that_are_not_known_are_named(tmp_path: Path) -> None:
+    def fill(space: Any) -> None:
+        an_nvidia_gpu(space)
+        (gpu,) = (plane for plane in space.planes if plane.name.startswith("/device"))
+        gpu.lines[0].name = "Strom #7(Compute)"
+
+    frames = read(tmp_path, fill)
+    (loss,) = frames["losses"].filter(pl.col("what").cast(pl.String) == "line_unknown").to_dicts()
+    assert (loss["count"], loss["severity"]) == (1, "data_loss")
+    assert loss["advice"].startswith("Lines 'Strom #7(Compute)'. ")
+    assert "line_unknown" not in losses(read(tmp_path, an_nvidia_gpu))
+
+
 def test_operations_of_a_tpu_are_told_by_their_instructions(tmp_path: Path) -> None:
     """Given operations whose names are the texts of their instructions, as libtpu writes them, and no programs."""
     tile = "{1,0:T(8,128)(2,1)S(1)}"
