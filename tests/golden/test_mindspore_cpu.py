@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -13,6 +14,7 @@ from stepscope.analyse.results import compute
 from stepscope.cli.main import main
 from stepscope.read import read_files
 from stepscope.run import Run
+from stepscope.trace.schema import TOTALS
 from stepscope.trace.tables import Frames, lazy
 
 from .mindspore_oracle import record
@@ -237,3 +239,19 @@ def test_memory_belongs_to_the_operator_that_starts_next() -> None:
             assert spans[span] == min(start for start in starts if start >= ts)
         peak = max(allocated for _, allocated, _, _ in told.memory)
         assert frames["allocations"]["allocated"].max() == peak
+
+
+@pytest.mark.parametrize("name", ["runtime_profiler_graph", "runtime_profiler_pynative"])
+def test_events_of_the_host_are_those_that_the_summary_states(name: str, shared_data: Path, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(shared_data / "mindspore_cpu" / name, tmp_path / name))
+    frames = read_files([directory])
+    (sums,) = (path.name for path in directory.glob("RuntimeProfilerSummary*.csv"))
+    compared = json.loads(dict(frames["metadata"].iter_rows())[TOTALS])
+    assert compared == [f"{sums}: events of the host"] * 2
+    assert "total_differs" not in frames["losses"]["what"].cast(str).to_list()
+    (details,) = directory.glob("RuntimeProfilerDetail*.csv")
+    lines = details.read_text().splitlines(keepends=True)
+    details.write_text("".join(line for line in lines if "event:AcquireGil" not in line))
+    losses = read_files([directory])["losses"].filter(pl.col("what").cast(str) == "total_differs")
+    assert losses["severity"].to_list() == ["error"] * len(losses)
+    assert any("of events of the host" in text for text in losses["advice"].to_list())

@@ -14,6 +14,7 @@ import polars as pl
 
 from stepscope.read.common.part_builder import sound_spans
 from stepscope.read.common.plain_text import lines_of
+from stepscope.read.common.stated_totals import StatedTotals
 from stepscope.trace.losses import LossLedger
 
 _LINE = (
@@ -28,6 +29,9 @@ _WAITS = r"^(Wait.*|AcquireGil|StreamSync|SyncStream)$"
 LAUNCHES = ("KernelLaunch", "LaunchTask")
 #: The call that asks for a run of a compiled graph; and of the thread that runs it, the wait for its last operator.
 _ASKED, _COMPUTED, _LAST = "BackendGraphRunInner", "WaitTaskFinish", "_LoopCountActor"
+#: Lines of ``RuntimeProfilerSummary*.csv`` that sum up events, and one that is what lies outside of all others.
+_SUM = r"^(?:  Event|  EventInner|(?<stage>Stage)):(?<name>.*?), total_time:(?<ns>\d+)ns, .*total_count:(?<count>\d+)"
+_OUTSIDE = "Python"
 
 SCHEMA = {
     "ts": pl.Int64,
@@ -60,6 +64,21 @@ def _read_file(path: Path, ledger: LossLedger) -> pl.DataFrame:
     name = _first_named("event", "op", "module")
     kind = pl.when(name.str.contains(_WAITS)).then(pl.lit("sync")).otherwise(pl.lit("runtime"))
     return spans.with_columns(name=name, kind=kind).select(list(SCHEMA)).drop_nulls(["thread", "process"])
+
+
+def totals(sums: Sequence[Path], details: Sequence[Path], events: pl.DataFrame) -> StatedTotals:
+    """Compare numbers and times of events with those that ``RuntimeProfilerSummary*.csv`` states of the same files."""
+    compared = StatedTotals(LossLedger(", ".join(path.name for path in sums)))
+    lines = pl.concat([pl.Series("line", [], dtype=pl.String), *(lines_of(path, compared.ledger) for path in sums)])
+    rows = lines.to_frame().select(pl.col("line").str.extract_groups(_SUM).alias("at")).unnest("at")
+    rows = rows.filter(pl.col("stage").is_null() | (pl.col("name") != _OUTSIDE)).select(
+        pl.col("ns", "count").cast(pl.Int64, strict=False)
+    )
+    same = {path.name.replace("Summary", "Detail") for path in sums} == {path.name for path in details}
+    if same and not compared.ledger.ends_early and (stated := rows.drop_nulls()).height:
+        compared.times("events of the host", int(stated["ns"].sum()), int(events["dur"].sum()))
+        compared.counts("events of the host", int(stated["count"].sum()), events.height)
+    return compared
 
 
 def dispatches(events: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:

@@ -109,11 +109,13 @@ class _CaptureReader:
         _add_spans(part, operators, events, tracks)
         part.add("collectives", operators_of.details(operators, self._said))
         part.add_facts({**self._facts(), **(as_json({NOT_RECORDED: ANY_WORK}) if missing or ends_early else {})})
+        compared = [events_of.totals(capture.of("sums"), capture.of("events"), events)]
         if capture.of("details", "times") and operators.height:
             totals = StatedTotals(LossLedger(", ".join(path.name for path in capture.of("details"))))
             totals.times("operators", stated, float(operators["dur"].sum()))
             totals.counts("calls of operators", count, operators.height)
-            stated_totals.add(part, [totals])
+            compared.append(totals)
+        stated_totals.add(part, compared)
         return {**part.tables(), "dispatches": dispatches}
 
     def _operators(self, events: pl.DataFrame) -> pl.DataFrame:
