@@ -321,3 +321,24 @@ def test_results_of_a_rank_that_lost_its_manifest_are_no_capture(shared_data: Pa
     # Given that they are named themselves, then columns that are not Ascend's are counters beside those that are
     (results,) = stepscope.open(run / "rank0/results").ranks
     assert "Bytes (counter)" in results.result("kernel_details").columns  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["ms210_cpu_graph_schedule", "ms210_cpu_pynative", "comm_2rank/graph_rank0"])
+def test_what_lies_between_operators_alone_is_not_idle(
+    name: str, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (rank,) = stepscope.open(shared_data / "mindspore_cpu" / name).ranks
+    found = rank.result("step_trace_time")
+    assert isinstance(found, pl.DataFrame)
+    assert found["Computing"].null_count() == 0
+    assert not {"Data Wait", "Sync", "Host Only", "Idle"} & known(found)
+    assert rank.summary.not_recorded == ("data wait", "sync", "host only", "idle")
+    assert main(["import", str(shared_data / "mindspore_cpu" / name), "--output", str(tmp_path / "runs")]) == 0
+    said = capsys.readouterr().out
+    assert "idle –" in said
+    assert "% idle" not in said
+
+
+def test_host_events_without_the_operators_that_they_launch_say_nothing_of_a_step(shared_data: Path) -> None:
+    (rank,) = stepscope.open(shared_data / "mindspore_cpu/runtime_profiler_graph").ranks
+    assert shows_no_part_of_a_step(rank)

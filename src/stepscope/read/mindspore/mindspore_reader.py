@@ -108,7 +108,9 @@ class _CaptureReader:
         part.add("counters", _counters(pipeline, self._clock(pipeline, min(starts, default=0)), tracks))
         _add_spans(part, operators, events, tracks)
         part.add("collectives", operators_of.details(operators, self._said))
-        part.add_facts({**self._facts(), **(as_json({NOT_RECORDED: ANY_WORK}) if missing or ends_early else {})})
+        unseen = not operators.height and events["name"].is_in(events_of.LAUNCHES).any()
+        cut = missing or ends_early or unseen
+        part.add_facts({**self._facts(), **(as_json({NOT_RECORDED: ANY_WORK}) if cut else {})})
         compared = [events_of.totals(capture.of("sums"), capture.of("events"), events)]
         if capture.of("details", "times") and operators.height:
             totals = StatedTotals(LossLedger(", ".join(path.name for path in capture.of("details"))))
