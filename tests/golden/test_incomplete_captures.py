@@ -333,6 +333,7 @@ def test_what_lies_between_operators_alone_is_not_idle(
     assert found["Computing"].null_count() == 0
     assert not {"Data Wait", "Sync", "Host Only", "Idle"} & known(found)
     assert rank.summary.not_recorded == ("data wait", "sync", "host only", "idle")
+    assert [len(rank.results[one]) for one in ("idle_time", "idle_reasons")] == [0, 0]
     assert main(["import", str(shared_data / "mindspore_cpu" / name), "--output", str(tmp_path / "runs")]) == 0
     said = capsys.readouterr().out
     assert "idle –" in said

@@ -49,7 +49,8 @@ def test_what_is_told_of_a_format_is_so(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", LARGE)
 def test_the_pages_of_a_training_are_known_before_anything_is_computed(name: str) -> None:
     for rank in stepscope.open(LARGE[name]).ranks:
-        assert {"step_trace_time", "idle_time", "op_statistic"} <= check(rank.shown)
+        between = {"idle_time"} if name != "two ranks" else set()  # of operators alone, idle time is not known
+        assert {"step_trace_time", "op_statistic"} | between <= check(rank.shown)
 
 
 def test_nothing_is_sure_of_empty_tables() -> None:

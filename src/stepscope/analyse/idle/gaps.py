@@ -52,9 +52,9 @@ NO_GAPS = Gaps([], Windows(_NONE, _NONE, _NONE, declared=False), *[_NONE] * 8)
 
 @shared
 def gaps(tables: Tables) -> Gaps:
-    """Return the gaps; none if the source did not record all that counts as work."""
+    """Return the gaps; none if the source did not record all that counts as work, or a host between its operators."""
     parts = split(tables)
-    if {"computing", "communication", "copy"} & parts.unknown:
+    if ({"computing", "communication", "copy"} if parts.work.on_device else {"idle"}) & parts.unknown:
         return NO_GAPS
     spans = columns_of(tables, "spans", "track", "ts", "dur")
     if parts.work.on_device:
