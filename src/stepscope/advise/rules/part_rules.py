@@ -118,7 +118,7 @@ def device_parts(observed: Observed) -> Iterator[Claim]:
     # What the host needs to run ahead again after a wait is its own where the wait was shorter.
     caused = sum(claim.explains.get(_RUNNING_AHEAD, 0.0) for claim in claims)
     host = idle_rows(observed.tables, after_waits=False) if any(row.ahead for row in idle) else idle
-    host = [row for row in host if row.reason in HOST_REASONS and not row.allocates]
+    host = [row for row in host if row.reason in HOST_REASONS and not _of_wait(row)]
     time = _time(host)
     if observed.share(time) < _PYTHON_TOLD:
         return

@@ -24,8 +24,11 @@ _ALWAYS = re.compile(
     r"|ze(?:CommandQueue|CommandList|Event|Fence)(?:Host)?Synchronize|ur(?:QueueFinish|EventWait)|pi(?:QueueFinish|EventsWait)"
     r"|synchronize(?:Stream)?"
 )
-#: Copies that wait only sometimes (from or to pageable memory): they do if the copy ends before the call.
+#: Copies that wait only sometimes (from or to pageable memory): they do if most of the copy runs before the call ends.
+#: A driver hands a large one over piece by piece, and returns while the device copies the last piece.
 _COPIES = re.compile(r"(?:cuda|cu|hip)Memcpy\w*Async|(?:AscendCL@)?aclrtMemcpy(?:2d)?Async")
+#: Of the time of a copy, one part in so many may follow the call.
+_LEFT = 5
 #: The operator that copies one number to the host (`.item()`). It waits for the device by a call of the runtime; where
 #: a capture has no call that waits (Ascend's level 0), the operator itself is the wait.
 _READS_A_NUMBER = "aten::_local_scalar_dense"
@@ -85,7 +88,7 @@ def _calls_named(tables: Tables, pattern: re.Pattern[str]) -> npt.NDArray[np.boo
 
 
 def _outlasting(tables: Tables, calls: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Return which calls end no earlier than the copy that they started."""
+    """Return which calls end no earlier than most of the copy that they started."""
     spans = columns_of(tables, "spans", "id", "ts", "dur")
     kernels = columns_of(tables, "kernels", "span", "launch")
     ids, end = spans["id"], (spans["ts"] + spans["dur"]).to_numpy()
@@ -93,8 +96,9 @@ def _outlasting(tables: Tables, calls: npt.NDArray[np.int64]) -> npt.NDArray[np.
     names = columns_of(tables, "spans", "name")["name"].gather(np.maximum(work, 0)).cast(pl.String)
     known = (launched >= 0) & (work >= 0) & ~names.str.contains(_NEVER).to_numpy()
     last = np.full(len(end), np.iinfo(np.int64).max)
-    order = np.argsort(end[work[known]], kind="stable")
-    last[launched[known][order]] = end[work[known][order]]
+    mostly = end[work[known]] - spans["dur"].to_numpy()[work[known]] // _LEFT
+    order = np.argsort(mostly, kind="stable")
+    last[launched[known][order]] = mostly[order]
     outlasting: npt.NDArray[np.bool_] = last[calls] <= end[calls]
     return outlasting
 
