@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 import stepscope
 from stepscope.advise.job_findings import job_findings
+from stepscope.errors import NotARunError
 from stepscope.report import registry
 from stepscope.report.protocol import Source
 from stepscope.run import RankRun
@@ -31,8 +33,20 @@ FOLDERS = {
     "memory": "*.pkl",
     "rocprof": "*.json.gz",
 }
-#: What no reader reads: other tools' results, and a log of allocations without times.
-NO_CAPTURES = ("expected", "LICENSE", "memtracker")
+#: What no reader reads → what it is said to be.
+REFUSED = {
+    "kineto/param/dlrm_kineto.tar.gz": "is a tar archive.",
+    "kineto/hta/memory_analysis/memory_timeline.raw.gz": "is a memory timeline of PyTorch",
+    "straggler/trace-ST.parquet": "is a table in Parquet, and not a trace.",
+    "straggler/meta-ST.yaml": "is not JSON.",
+    "straggler/ms-ST.json": "is JSON, but without traceEvents: no trace.",
+    "straggler/mw-ST.json": "is JSON, but without traceEvents: no trace.",
+    "straggler/result-ST.json": "is JSON, but without traceEvents: no trace.",
+    "straggler": "holds no capture; in it",
+    "mindspore_cpu/memtracker": "holds no capture; in it",
+}
+#: What is there for tests, beside captures.
+NO_CAPTURES = ("expected", "LICENSE", "README.md")
 #: Captures of up to so many bytes are written in the quick size.
 SMALL = 13_000
 LAYOUTS = tuple(registry.LAYOUTS)
@@ -40,7 +54,8 @@ LAYOUTS = tuple(registry.LAYOUTS)
 
 def captures() -> list[object]:
     paths = [path for folder, pattern in FOLDERS.items() for path in sorted((DATA / folder).glob(pattern))]
-    found = [path for path in paths if not any(word in str(path.relative_to(DATA)) for word in NO_CAPTURES)]
+    words = (*NO_CAPTURES, *REFUSED)
+    found = [path for path in paths if not any(word in str(path.relative_to(DATA)) for word in words)]
     slow = [() if sum(one.stat().st_size for one in files_in(path)) <= SMALL else pytest.mark.slow for path in found]
     named = [
         pytest.param(path, id=str(path.relative_to(DATA)), marks=mark) for path, mark in zip(found, slow, strict=True)
@@ -82,6 +97,21 @@ def test_every_format_of_every_capture(path: Path, tmp_path: Path) -> None:
             assert {"trace_view.json", "profiler_metadata.json"} <= names
             for file in files_in(root):
                 check(file)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_capture_is_said_to_be_what_it_is(name: str, shared_data: Path) -> None:
+    with pytest.raises(NotARunError, match=re.escape(f"/{name} {REFUSED[name]}")) as error:
+        stepscope.open(shared_data / name)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("shared_data")
+def test_every_file_belongs_to_a_capture_or_is_refused() -> None:
+    folders = [path.values[0] for path in captures() if not isinstance(path, Path)]  # type: ignore[attr-defined]
+    known = [*folders, *(DATA / name for name in REFUSED)]
+    others = [path for path in files_in(DATA) if not any(path.is_relative_to(one) for one in known)]
+    assert [path for path in others if not any(word in str(path) for word in NO_CAPTURES)] == []
 
 
 @pytest.mark.parametrize("path", [*captures(), *(pytest.param(DATA / one, id=one) for one in FOLDERS)])

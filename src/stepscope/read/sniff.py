@@ -62,11 +62,16 @@ _PACKED = {
     b"\x28\xb5\x2f\xfd": ("compressed by Zstandard", "zstd -d"),
     b"PK\x03\x04": ("a zip archive", "unzip"),
     b"7z\xbc\xaf\x27\x1c": ("a 7z archive", "7z x"),
+    b"ustar": ("a tar archive", "tar -xf"),
     b"\xff\xfe": ("text in UTF-16", "iconv -f utf-16 -t utf-8"),
     b"\xfe\xff": ("text in UTF-16", "iconv -f utf-16 -t utf-8"),
 }
+#: Where a tar archive names its form: behind the header of its first file.
+_TAR = slice(257, 262)
 #: ``py-spy dump --json``: threads, each with its frames.
 _DUMP = re.compile(rb'\s*\[\s*\{\s*"pid"\s*:\s*\d+\s*,\s*"thread_id"\s*:')
+#: ``export_memory_timeline`` of PyTorch, raw: time, action, bytes and category of each change.
+_MEMORY_TIMELINE = re.compile(rb"\s*\[(?:\s*\[-?\d+,\s*\d+,\s*-?\d+,\s*\d+\],?){2}")
 #: ``tensorboard_trace_handler``: worker, which is host and process if the program does not name it, and time.
 _OF_TENSORBOARD = re.compile(r"(?P<worker>(?P<host>.+?)(?:_(?P<process>\d+))?)\.\d{10,20}\.pt\.trace\.json(?:\.gz)?")
 #: ``export_chrome_tracing`` and ``export_protobuf`` of Paddle.
@@ -261,7 +266,7 @@ def _of_head(path: Path, head: bytes) -> str | None:
         message = f"{path} is a report of Nsight Systems, which only its own tools read."
         raise NotATraceError(message, "Export it with `nsys export --type sqlite`, and name the .sqlite file.")
     for first, (what, command) in _PACKED.items():
-        if head.startswith(first):
+        if head.startswith(first) or head[_TAR] == first:
             message = f"{path} is {what}."
             raise NotATraceError(message, f"Name what `{command}` makes of it.")
     if nsight_reader.is_export(path, head):
@@ -290,6 +295,14 @@ def _of_head(path: Path, head: bytes) -> str | None:
     if _DUMP.match(head):
         message = f"{path} holds the stacks of one moment (py-spy dump), and no time."
         raise NotATraceError(message, "Record for a while: `py-spy record --format speedscope`.")
+    if _MEMORY_TIMELINE.match(head):
+        message = (
+            f"{path} is a memory timeline of PyTorch: bytes that change, and nothing of which operator, step or rank."
+        )
+        raise NotATraceError(message, "Name what export_chrome_trace or _dump_snapshot wrote of the same training.")
+    if head.startswith(b"PAR1"):
+        message = f"{path} is a table in Parquet, and not a trace."
+        raise NotATraceError(message, "The tables of a run are read with it: name its directory.")
     return "collapsed" if collapsed.is_collapsed(path, head) else None
 
 
