@@ -9,16 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import polars as pl
 
 from stepscope.errors import DamagedTraceError
-from stepscope.read.common import communication
+from stepscope.read.common import communication, stated_totals
 from stepscope.read.common.part_builder import PartBuilder, TrackRow, as_json, sound_spans
 from stepscope.read.common.plain_text import printable
 from stepscope.read.common.source import Progress, read_blocks
+from stepscope.read.common.stated_totals import StatedTotals
 from stepscope.trace.losses import LossLedger
 
 _HEAD = re.compile(rb'\s*\{\s*"rocprofiler-sdk-tool"\s*:')
@@ -31,12 +32,15 @@ _CALLS = {
 #: Lists whose records are read, and those that no result uses; what others hold keeps its time.
 _READ = ("kernel_dispatch", "memory_copy", *_CALLS)
 _UNUSED = ("memory_allocation", "scratch_memory", "pc_sample_host_trap", "pc_sample_stochastic")
+#: Domain of the summary (``rocprofv3 --stats``) → list of the records that it sums up, and what they are.
+_SUMMED = {"KERNEL_DISPATCH": ("kernel_dispatch", "kernels"), "MEMORY_COPY": ("memory_copy", "copies")}
 #: ``rocprofiler_memory_copy_operation_t`` → what Kineto calls the copy.
 _COPIES = {
     "HOST_TO_HOST": "Memcpy HtoH", "HOST_TO_DEVICE": "Memcpy HtoD", "DEVICE_TO_HOST": "Memcpy DtoH",
     "DEVICE_TO_DEVICE": "Memcpy DtoD",
 }  # fmt: skip
 
+_Sort = TypeVar("_Sort")
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
@@ -122,11 +126,22 @@ class _RocprofMetadata(msgspec.Struct):
     node: _RocprofNode = msgspec.field(default_factory=_RocprofNode)
 
 
+class _RocprofSums(msgspec.Struct):
+    count: _Number
+    sum: _Number
+
+
+class _RocprofDomain(msgspec.Struct):
+    domain: str
+    stats: _RocprofSums
+
+
 class _RocprofProcess(msgspec.Struct):
     metadata: _RocprofMetadata = msgspec.field(default_factory=_RocprofMetadata)
     agents: list[_Agent] = []
     strings: _Strings = msgspec.field(default_factory=_Strings)
     kernel_symbols: list[_KernelSymbol] = []
+    summary: list[msgspec.Raw] = []
     buffer_records: dict[str, list[msgspec.Raw]] = {}
 
 
@@ -155,15 +170,22 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
         message = f"{path} is cut or damaged: {' '.join(str(error).split())}."
         raise DamagedTraceError(message, "Copy it again; rocprofv3 writes it when the program ends.") from None
     part = PartBuilder(host=next((tool.metadata.node.hostname for tool in tools), ""))
+    totals = StatedTotals(LossLedger(ledger.source))
     for tool in tools:
-        _add_process(part, tool, ledger)
+        _add_process(part, tool, ledger, totals)
+    stated_totals.add(part, [totals])
     if not part.spans:
         ledger.add("files_without_events")
     return part.tables()
 
 
-def _add_process(part: PartBuilder, tool: _RocprofProcess, ledger: LossLedger) -> None:
-    records = {name: list(_decoded(tool.buffer_records.get(name, ()), ledger)) for name in _READ}
+def _add_process(part: PartBuilder, tool: _RocprofProcess, ledger: LossLedger, totals: StatedTotals) -> None:
+    records = {name: list(_decoded(tool.buffer_records.get(name, ()), ledger, _Record)) for name in _READ}
+    for one in _decoded(tool.summary, ledger, _RocprofDomain):
+        name, what = _SUMMED.get(one.domain, ("", ""))
+        if name in tool.buffer_records:
+            totals.times(what, one.stats.sum, sum(each.end_timestamp - each.start_timestamp for each in records[name]))
+            totals.counts(what, one.stats.count, len(records[name]))
     for name in _UNUSED:
         ledger.add("event_unknown_kind", len(tool.buffer_records.get(name, ())), f"Records of {name}.")
     gpus = {agent.id.handle: agent for agent in tool.agents if agent.type == _GPU}
@@ -177,7 +199,7 @@ def _add_process(part: PartBuilder, tool: _RocprofProcess, ledger: LossLedger) -
         named = [(one, _named(operations, one, said if name == "marker_api" else {})) for one in records[name]]
         _add_calls(part, named, kind, process, ledger)
     for name in sorted(tool.buffer_records.keys() - {*_READ, *_UNUSED}):
-        others = list(_decoded(tool.buffer_records[name], ledger))
+        others = list(_decoded(tool.buffer_records[name], ledger, _Record))
         ledger.add("kind_unknown", len(others), f"Records of the list {printable(name)!r}.")
         named = [(one, _kernel(symbols, one) or _named(operations, one, {})) for one in others]
         _add_others(part, named, gpus, process, ledger)
@@ -185,8 +207,8 @@ def _add_process(part: PartBuilder, tool: _RocprofProcess, ledger: LossLedger) -
     part.add_facts(as_json({"deviceProperties": properties} if properties else {}))
 
 
-def _decoded(records: Iterable[msgspec.Raw], ledger: LossLedger) -> Iterator[_Record]:
-    decoder = msgspec.json.Decoder(_Record)
+def _decoded(records: Iterable[msgspec.Raw], ledger: LossLedger, sort: type[_Sort]) -> Iterator[_Sort]:
+    decoder = msgspec.json.Decoder(sort)
     for record in records:
         try:
             yield decoder.decode(record)

@@ -15,6 +15,7 @@ import stepscope
 from stepscope.errors import DamagedTraceError
 from stepscope.read import read_files
 from stepscope.read.sniff import look
+from stepscope.trace.schema import TOTALS
 from tests.unit import rocprof_build
 
 
@@ -121,6 +122,26 @@ def test_a_list_that_is_not_known_keeps_its_time_and_is_named(file: Path, known:
     assert others.join(on_device, on="track", how="semi").height == (others.height if work else 0)
     rows = frames["losses"].filter(pl.col("what").cast(str) == "kind_unknown").select("count", "advice").rows()
     assert [(count, "list 'kernel_sent'" in text) for count, text in rows] == [(len(before), True)]
+
+
+def test_the_numbers_and_times_that_a_summary_states_are_compared(file: Path) -> None:
+    """Given a file of `rocprofv3 --stats`, which sums up its domains: 20 kernels of 100 ns, 20 copies of 50 ns."""
+    document = json.loads(file.read_text())
+    (tool,) = document["rocprofiler-sdk-tool"]
+    sums = {"KERNEL_DISPATCH": (20, 2000), "MEMORY_COPY": (20, 1000), "HIP_API": (40, 300)}
+    tool["summary"] = [
+        {"domain": domain, "stats": {"count": count, "sum": ns, "mean": 0.5, "operations": []}}
+        for domain, (count, ns) in sums.items()
+    ]
+    file.write_text(json.dumps(document))
+    frames = read_files([file])
+    compared = json.loads(dict(frames["metadata"].iter_rows())[TOTALS])
+    assert [text.rpartition(": ")[2] for text in compared] == ["kernels", "kernels", "copies", "copies"]
+    assert "total_differs" not in frames["losses"]["what"].cast(str).to_list()
+    tool["buffer_records"]["kernel_dispatch"].pop()
+    file.write_text(json.dumps(document))
+    differs = read_files([file])["losses"].filter(pl.col("what").cast(str) == "total_differs")
+    assert ["states 20 of kernels" in text for text in differs["advice"].to_list()] == [True]
 
 
 def times(file: Path, kind: str | None) -> list[tuple[int, int]]:
