@@ -138,16 +138,13 @@ def assemble(
 #: Kinds of what the journal has, whether or not anything records the work.
 _BESIDE_WORK = ("step", "phase", "annotation", "data", "garbage", "compile")
 
-#: Parts of a step that only what the host does tells; time in none of them is idle, so that is not known either.
-_OF_HOST = ["data wait", "sync", "host only"]
-
 
 def _not_recorded(line: RankTimeline, steps: pl.DataFrame) -> list[str]:
     """Return the parts of a step of which the files say nothing, where that would count as idle.
 
     These are all work, where no source of operators, calls or functions recorded, or where calls launch work on a
     device of which the files have none (a captured graph does not run); and what the host does, where they have work of
-    a device and no call, operator or function of the host, or operators of the host and nothing of what lies between.
+    a device and no call, operator or function of the host.
     """
     beside = line.of_kinds(*_BESIDE_WORK)
     if beside.all() and (len(beside) or steps.height):
@@ -155,9 +152,7 @@ def _not_recorded(line: RankTimeline, steps: pl.DataFrame) -> list[str]:
     if (line.on_device & line.of_kinds("kernel", "memcpy", "memset", "collective", "other")).any():
         on_thread = (line.tracks["kind"] == "thread").to_numpy()[line.track]
         doing = (on_thread & ~line.of_kinds("step", "annotation")).any()
-        return [] if doing else _OF_HOST
-    if len(beside) and line.of_kinds("operator", "collective").all():
-        return _OF_HOST
+        return [] if doing else ["data wait", "sync", "host only"]
     names = line.distinct(line.of_kinds("runtime", "driver")).values()
     launched = any(map(_LAUNCH.search, names)) and not any("StreamBeginCapture" in name for name in names)
     return ANY_WORK if launched else []

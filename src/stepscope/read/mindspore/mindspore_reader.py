@@ -108,9 +108,8 @@ class _CaptureReader:
         part.add("counters", _counters(pipeline, self._clock(pipeline, min(starts, default=0)), tracks))
         _add_spans(part, operators, events, tracks)
         part.add("collectives", operators_of.details(operators, self._said))
-        unseen = not operators.height and events["name"].is_in(events_of.LAUNCHES).any()
-        cut = missing or ends_early or unseen
-        part.add_facts({**self._facts(), **(as_json({NOT_RECORDED: ANY_WORK}) if cut else {})})
+        unrecorded = self._not_recorded(operators, events, lost=bool(missing or ends_early))
+        part.add_facts({**self._facts(), **(as_json({NOT_RECORDED: unrecorded}) if unrecorded else {})})
         compared = [events_of.totals(capture.of("sums"), capture.of("events"), events)]
         if capture.of("details", "times") and operators.height:
             totals = StatedTotals(LossLedger(", ".join(path.name for path in capture.of("details"))))
@@ -129,6 +128,17 @@ class _CaptureReader:
         operators = calls_of.join(operators, calls_of.read(capture.of("calls"), ledger), ledger)
         operators = calls_of.with_events(operators, events)
         return operators.with_columns(count_flops(operators), span=pl.int_range(pl.len(), dtype=pl.Int64))
+
+    def _not_recorded(self, operators: pl.DataFrame, events: pl.DataFrame, *, lost: bool) -> list[str]:
+        """Return the parts of a step that the files say nothing of; they would count as idle.
+
+        MindSpore's own profiler writes times of operators, and no host events: what lies between is in no file. Host
+        events without the operators that they launch are what its RuntimeProfiler writes alone.
+        """
+        launched = not operators.height and events["name"].is_in(events_of.LAUNCHES).any()
+        if lost or launched:
+            return ANY_WORK
+        return ["data wait", "sync", "host only"] if operators.height and not events.height and not self._said else []
 
     def _clock(self, pipeline: DataPipeline, first: int) -> Clock:
         """Return the clock of the data pipeline; without pairs of clocks its first sample is put at time ``first``."""
