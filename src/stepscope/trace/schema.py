@@ -52,10 +52,9 @@ ENDED_EARLY = "stepscope.ended_early"
 #: Fact in the journal: when each step up to `until` ended, because another optimizer ends them than it seemed at first.
 #: In the table `metadata` of the times of all steps: `until`, in ns.
 STEPS_RECOUNT = "stepscope.steps_recount"
-#: Fact: the functions that evaluate what the program trains, as a JSON list of pairs of file and name.
-EVALUATIONS = "evaluations"
-#: Fact: the number of the thread that has ended most steps, if that is not the main thread.
-STEPPING = "stepping_thread"
+#: Facts: the functions that evaluate what the program trains, as a JSON list of pairs of file and name; and the number
+#: of the thread that has ended most steps, if that is not the main thread.
+EVALUATIONS, STEPPING = "evaluations", "stepping_thread"
 
 #: What a thread does at the moment of a sample, in the order of ``enum ss_state`` in ``native/sampler.h``.
 SAMPLE_STATES: dict[str, str] = {
@@ -87,8 +86,7 @@ TOTALS = "totals_compared"
 STATED = "stated "
 #: Key of `metadata`: number and ns of each step as its device works for it, as JSON, where the marked ones differ.
 STEPS_OF_DEVICE = "steps_of_device"
-#: Key of `metadata`: which parts of a step the source did not record, as JSON; nothing is known of their time.
-#: Behind a cut, that is any work.
+#: Key of `metadata`: parts of a step that the source did not record, as JSON; behind a cut, that is any work.
 NOT_RECORDED, ANY_WORK = "not_recorded", ["computing", "communication", "copy"]
 #: Keys of `metadata`: how Python stacks were sampled, and the directories whose code is not the program's own, as JSON.
 STACK_SAMPLES, LIBRARIES = "stack_samples", "library_roots"
