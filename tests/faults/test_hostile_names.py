@@ -213,7 +213,7 @@ def test_a_name_of_a_megabyte_is_not_repeated_in_every_row(tmp_path: Path) -> No
     done = forked("-m", "stepscope", "report", "--format", "all", run)
     # Then they are small, and say so
     assert done.returncode == 0, done.stderr
-    assert "2 names shortened" in done.stdout
+    assert "names of more than 4,096 characters (2)" in done.stdout
     results = run / "rank0" / "results"
     assert sum(path.stat().st_size for path in files_in(results)) < 5_000_000
     # and the names are still two, each with its spans

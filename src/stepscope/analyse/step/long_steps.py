@@ -54,6 +54,8 @@ def longest_steps(
         outliers: Which of them are outliers.
         inside: Of the place of a step: what is announced in it, with its time in ns.
     """
+    if not outliers.any():
+        return ()
     durations = rows["dur"].to_numpy()
     median = float(np.nanmedian(durations))
     places = sorted(np.flatnonzero(outliers).tolist(), key=lambda place: -durations[place])[:_TOLD]

@@ -442,9 +442,9 @@ def _ahead(steps: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, int]]:
     """Return number and duration of each step as the device works for it, if one differs; else nothing."""
     if (steps["source"] == "inferred").all():
         return []
-    dur = settled(steps, asked)["dur"]
-    differs = (dur - steps["dur"]).abs() > _ALIKE * steps["dur"]
-    return list(zip(steps["number"].to_list(), dur.to_list(), strict=True)) if differs.any() else []
+    dur, marked = settled(steps, asked)["dur"].to_numpy(), steps["dur"].to_numpy()
+    differs = np.abs(dur - marked) > _ALIKE * marked
+    return list(zip(steps["number"].to_list(), dur.tolist(), strict=True)) if differs.any() else []
 
 
 def settled(steps: pl.DataFrame, dispatches: pl.DataFrame) -> pl.DataFrame:
@@ -458,12 +458,12 @@ def settled(steps: pl.DataFrame, dispatches: pl.DataFrame) -> pl.DataFrame:
     """
     if not dispatches.height or not steps.height:
         return steps
-    ordered = dispatches.sort("ts")
-    asked = ordered["ts"].to_numpy()
-    computed = np.maximum.accumulate(ordered["end"].to_numpy())
+    order = np.argsort(dispatches["ts"].to_numpy(), kind="stable")
+    asked = dispatches["ts"].to_numpy()[order]
+    computed = np.maximum.accumulate(dispatches["end"].to_numpy()[order])
     begin = _later(steps["ts"].to_numpy(), asked, computed)
     end = _later((steps["ts"] + steps["dur"]).to_numpy(), asked, computed)
-    return steps.with_columns(pl.Series("ts", begin), pl.Series("dur", end - begin))
+    return with_series(steps, [pl.Series("ts", begin), pl.Series("dur", end - begin)])
 
 
 def _later(times: Integers, asked: Integers, computed: Integers) -> Integers:
