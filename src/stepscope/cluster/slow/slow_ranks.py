@@ -51,7 +51,7 @@ _COLD = 0.1
 #: How uncertain the own time of such a rank is: it also waits for a core when a collective wakes it.
 _UNCERTAIN = 4.0
 #: A rank waits for its cores, and not for those of a machine that is busy for all, if it waits this much longer.
-_MUCH_LONGER = 2.0
+_MUCH_LONGER = 1.0
 #: In most steps a part is longer by at least this share of what it is in the mean of all.
 _LASTING = 0.3
 #: Before and after a rank becomes slower there are so many steps or more.

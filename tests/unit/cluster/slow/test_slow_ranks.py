@@ -49,6 +49,17 @@ def test_a_rank_that_waits_for_its_own_cores_is_named() -> None:
     assert one.evidence[0].text.startswith("another process: ")
 
 
+def test_a_rank_whose_own_cores_are_busier_than_those_that_its_peers_share_is_named() -> None:
+    def crowded(rank: int, step: int, work: dict[str, float]) -> None:
+        wait = (105 if rank == BUSY else 43) + 3 * np.sin(step + rank)
+        work["aten::mm"] += wait
+        work["delay"] += wait
+
+    [one] = job_findings(Job(on_cores(job_tables(crowded, device="cpu", ranks=4), {BUSY: "2"})))
+    assert (one.cause, one.ranks) == ("slow-rank", (BUSY,))
+    assert one.evidence[0].text.startswith("another process: ")
+
+
 @pytest.mark.parametrize(("computing", "asleep", "delay"), [(40, 20, 50), (20, 40, 50), (8, 30, 8)])
 def test_the_longer_of_two_waits_names_a_rank_on_its_own_cores(computing: int, asleep: int, delay: int) -> None:
     """A thread that is woken waits for a core: a part of the delay lies in the wait for data."""
