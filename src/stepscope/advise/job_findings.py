@@ -18,6 +18,7 @@ from stepscope.cluster.job_summary import JobSummary, over_ranks
 from stepscope.cluster.job_tables import JobTables
 from stepscope.cluster.misfits import misfits, without_device_work
 from stepscope.cluster.slow.hidden_waits import with_hidden_waits
+from stepscope.cluster.slow.own_time import hides_waits
 from stepscope.cluster.slow.own_work import work_by_role
 from stepscope.cluster.slow.slow_ranks import arrival_order, gain, roles, slow_ranks
 from stepscope.cluster.slow_links import as_its_peers
@@ -36,14 +37,18 @@ def job_findings(job: Job) -> list[Finding]:
     slow = with_hidden_waits(slow_ranks(tables, role_of, works), tables, lost)
     alone = {*slow.filter(pl.col("peers_wait_ns").is_null())["rank"]}
     delayed = {*slow.filter("delayed")["rank"]}
+    hidden = hides_waits(tables.steps, tables.ranks.filter(pl.col("device") == "cpu")["rank"].to_list())
 
     def saved_by_ranks(ranks: set[int]) -> tuple[int, int, int] | None:
         if ranks & alone:
             return None  # nobody says what they should take
-        # Own times alone know no pipeline, in which the other stages hide part of what a rank takes longer.
-        if what_if is not None and ranks <= set(what_if.ranks):
-            return what_if.of_ranks(ranks)[:3]
-        return gain(tables, role_of, ranks, with_delay=not delayed.isdisjoint(ranks))
+        of_times = gain(tables, role_of, ranks, with_delay=not delayed.isdisjoint(ranks))
+        if what_if is None or not ranks <= set(what_if.ranks):
+            return of_times
+        # Own times alone know no pipeline, in which the other stages hide part of what a rank takes longer; the job put
+        # together again knows no waits inside of operators.
+        found = what_if.of_ranks(ranks)[:3]
+        return max(found, of_times) if of_times is not None and hidden else found
 
     def saved_by_stage(stage: int, has_more: bool) -> Gain | None:  # noqa: FBT001 - as its caller asks
         if what_if is None:

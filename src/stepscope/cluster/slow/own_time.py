@@ -31,6 +31,15 @@ QUIET = 0.1
 _STEADY = 1.3
 
 
+#: Where communication runs meanwhile, a thread that computes without a core waits for it, ns: inside of a node of
+#: autograd, for example, that needs the parameters of other ranks.
+_AWAY = pl.col("computing") + pl.col("host_only").fill_null(0) - pl.col("cpu") - pl.col("delay")
+_ASLEEP = (pl.col("overlapped"), _AWAY)
+_HIDDEN = pl.when(pl.all_horizontal(one.is_not_null() for one in _ASLEEP)).then(pl.min_horizontal(_ASLEEP).clip(0))
+#: From this share of the step on, such waits count.
+_MUCH_HIDDEN = 0.05
+
+
 @dataclass(frozen=True)
 class OwnTime:
     """Times of ranks in steps, ns; one row a rank, one column a step; NaN where it is not known.
@@ -104,6 +113,12 @@ class OwnTime:
         )
 
 
+def hides_waits(steps: pl.DataFrame, on_host: Collection[int]) -> bool:
+    """Return whether ranks whose host computes wait for others inside of their operators, for much of their steps."""
+    share = steps.filter(pl.col("rank").is_in(on_host)).select(_HIDDEN.sum() / pl.col("dur").sum()).item()
+    return bool((share or 0) > _MUCH_HIDDEN)
+
+
 def own_time(steps: pl.DataFrame, on_host: Collection[int] = ()) -> OwnTime:
     """Return the times of the table ``steps``; of a step that a rank has twice, the first counts.
 
@@ -111,7 +126,7 @@ def own_time(steps: pl.DataFrame, on_host: Collection[int] = ()) -> OwnTime:
         steps: The table.
         on_host: Ranks whose host computes.
     """
-    rows = steps.unique(["rank", "step"], keep="first", maintain_order=True)
+    rows = steps.unique(["rank", "step"], keep="first", maintain_order=True).with_columns(hidden=_HIDDEN)
     ranks, numbers = rows["rank"].unique().sort(), rows["step"].unique().sort()
     place = (
         np.searchsorted(ranks.to_numpy(), rows["rank"].to_numpy()),
@@ -126,11 +141,13 @@ def own_time(steps: pl.DataFrame, on_host: Collection[int] = ()) -> OwnTime:
     parts = {name: matrix(*columns) for name, columns in PARTS.items()}
     besides = {name: matrix(name) for name in BESIDES}
     length, communication = matrix("dur"), matrix("communication")
+    hosts = np.isin(ranks.to_numpy(), [*on_host])[:, None]
+    hidden = np.where(hosts, np.nan_to_num(matrix("hidden")), 0.0)
+    communication, parts["computing"] = communication + hidden, parts["computing"] - hidden
     alone = length - communication
     # The run-queue delay is that of the whole step. What computes or sleeps in its own time is not delay.
     other = np.fmax(matrix("cpu"), np.nan_to_num(matrix("idle")) + np.nan_to_num(matrix("data_wait")))
     queued = np.clip(matrix("delay"), 0, np.maximum(alone - other, 0))
-    hosts = np.isin(ranks.to_numpy(), [*on_host])[:, None]
     queued = np.where(hosts & ~np.isnan(queued), queued, 0.0)
     # A thread that wants a core computes, calls operators or collects garbage: each as much longer as it waits for one.
     # Of what it waits for otherwise, the delay is a part that nobody notices.

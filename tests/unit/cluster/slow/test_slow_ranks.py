@@ -138,3 +138,21 @@ def test_an_operator_that_only_one_rank_runs_is_named_though_summaries_name_no_s
     [one] = job_findings(Job(replace(tables, operators=conform("operators", unnamed))))
     assert (one.ranks, one.operator) == ((1,), "aten::softmax")
     assert one.title.endswith("it runs aten::softmax, which its peers do not")
+
+
+def test_waits_for_others_inside_of_operators_are_no_own_time() -> None:
+    """FSDP's hooks wait for the parameters of other ranks inside of autograd's nodes."""
+
+    def more_work(rank: int, step: int, work: dict[str, float]) -> None:
+        work["aten::softmax"] += 50.0 if rank == 1 else 0.0
+
+    tables = on_cores(job_tables(more_work, device="cpu", ranks=4), {})
+    waits = pl.when(pl.col("rank") == 1).then(0).otherwise(50 * MS)
+    inside = tables.steps.with_columns(
+        computing=pl.col("computing") + waits, communication=pl.col("communication") - waits, overlapped=waits + 5 * MS
+    )
+    for steps in (tables.steps, inside):
+        [one] = job_findings(Job(replace(tables, steps=conform("steps", steps))))
+        assert (one.cause, one.ranks, one.operator) == ("slow-rank", (1,), "aten::softmax")
+        assert one.added_ns == pytest.approx(50 * MS, rel=0.1)
+        assert one.gain_ns == pytest.approx(50 * MS, rel=0.1)
