@@ -26,13 +26,13 @@ def is_there() -> bool:
 def say(text: str) -> None:
     """Write a line to standard error, if it is there; standard output belongs to the program."""
     with suppress(OSError, ValueError, AttributeError):
-        if not _leads_astray():
+        if not _is_another_file():
             sys.stderr.write(f"stepscope: {' '.join(text.split())}\n")
             sys.stderr.flush()
 
 
-def _leads_astray() -> bool:
-    """Return whether Python's standard error would write into a file that the program has opened for itself."""
+def _is_another_file() -> bool:
+    """Return whether the descriptor of Python's standard error is a file that the program has opened for itself."""
     try:
         return sys.stderr.fileno() == _NUMBER and not is_there()
     except (OSError, ValueError, AttributeError):  # closed, or an object of the program's without a descriptor
@@ -40,7 +40,7 @@ def _leads_astray() -> bool:
 
 
 def _may_be_logged(_: logging.LogRecord) -> bool:
-    return _LOG.hasHandlers() or not _leads_astray()  # without a handler, Python writes warnings to standard error
+    return _LOG.hasHandlers() or not _is_another_file()  # without a handler, Python writes warnings to standard error
 
 
 _LOG.addFilter(_may_be_logged)

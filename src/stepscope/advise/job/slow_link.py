@@ -122,8 +122,8 @@ def _evidence(rows: list[Row], pair: tuple[int, int] | None) -> tuple[Evidence, 
     found = [
         Evidence(
             text=f"{row['link']}: {count_text(row['collectives'], 'collective')} took {number_text(row['ratio'])} "
-            f"times what they take {row['peers']} links of the same kind, size and machines, from the last arrival "
-            "to the end",
+            f"times as long as on {count_text(row['peers'], 'link')} of the same kind, size and machines, from the "
+            "last arrival to the end",
             value=float(row["ratio"]),
             result="cluster_links",
             row={"link": row["link"]},

@@ -453,7 +453,7 @@ def compiling(observed: Observed) -> Iterator[Claim]:
         if once
         else _ONE_PROGRAM.get(observed.framework, _ONE_PROGRAM[""]),
     )
-    # The thread that compiles also waits, for the compiler's processes, at the line that calls the function.
+    # A thread that compiles waits for the compiler's processes: by its samples, that is a wait at the line of the call.
     inside = [stack for stack, frames in observed.stacks.items() if any(_COMPILES.search(one.file) for one in frames)]
     seen = observed.explained(observed.looks.filter(pl.col("stack").is_in(inside)))
     yield Claim(finding, Depth.CAUSE, seen or {"compiling": each})

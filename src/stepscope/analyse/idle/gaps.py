@@ -10,6 +10,7 @@ from stepscope.analyse.intervals import Intervals, Times, all_of, joined, union,
 from stepscope.analyse.operators.operator_calls import rows_of
 from stepscope.analyse.step.activity import Rows, Windows, device_rows, devices_of, of_kinds, on_tracks, span_kinds
 from stepscope.analyse.step.step_trace_time import split
+from stepscope.trace.schema import ANY_WORK
 from stepscope.trace.tables import Tables, columns_of, has_rows, shared
 
 #: Kinds of spans on host threads that are the work of a rank without a device.
@@ -54,7 +55,7 @@ NO_GAPS = Gaps([], Windows(_NONE, _NONE, _NONE, declared=False), *[_NONE] * 8)
 def gaps(tables: Tables) -> Gaps:
     """Return the gaps; none if the source did not record all that counts as work, or a host between its operators."""
     parts = split(tables)
-    if ({"computing", "communication", "copy"} if parts.work.on_device else {"idle"}) & parts.unknown:
+    if (set(ANY_WORK) if parts.work.on_device else {"idle"}) & parts.unknown:
         return NO_GAPS
     spans = columns_of(tables, "spans", "track", "ts", "dur")
     if parts.work.on_device:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analyse.stacks.sampled_time import sampled_time
+from stepscope.analyse.stacks.sampled_time import ends_steps, sampled_time
 from stepscope.trace.tables import Tables, columns_of, has_rows
 
 #: Something explains a step, or a difference, if it is at least this part of it.
@@ -46,7 +46,7 @@ def longest_steps(
     """Return the longest outliers, each with what takes a large part of what it takes more than the median.
 
     That is what a framework announces, such as a checkpoint; a wait for a core or for data; or else the line of the
-    program at which the training thread was seen more often than in other steps.
+    program that the samples of the training thread saw longer than in other steps.
 
     Args:
         tables: The tables.
@@ -69,36 +69,39 @@ def longest_steps(
                 times[cause] = row[name]
         causes = sorted((item for item in times.items() if item[1] >= EXPLAINS * excess), key=lambda item: -item[1])
         if not causes:
-            causes = [one for one in _lines(tables, row["ts"], row["dur"], median) if one[1] >= EXPLAINS * excess][:1]
+            line = _line(tables, row["ts"], row["dur"], median)
+            causes = [line] if line is not None and line[1] >= EXPLAINS * excess else []
         made.append(Outlier(row["number"], row["dur"], tuple(causes)))
     return tuple(made)
 
 
-def _lines(tables: Tables, ts: int, dur: int, usual_ns: float) -> list[tuple[str, int]]:
-    """Return at which lines of the program its main thread was in a step beyond their share of others, most first.
+def _line(tables: Tables, ts: int, dur: int, usual_ns: float) -> tuple[str, int] | None:
+    """Return the line of the program that takes a step longest beyond what it takes others, and by how much, ns.
+
+    The samples of the training thread tell; without any, the result is None.
 
     Args:
         tables: The tables.
         ts: Start of the step.
         dur: Its duration.
-        usual_ns: That of other steps, in which each line has its share of all samples.
+        usual_ns: The duration of other steps, in which each line has its share of the samples outside of this step.
     """
     if not has_rows(tables, "samples"):
-        return []
+        return None
     samples = columns_of(tables, "samples", "ts", "dur", "process", "thread", "worker", "stack")
-    main = samples.filter(pl.col("worker").is_null(), pl.col("thread") == pl.col("process"))
+    training = samples.filter(pl.col("worker").is_null(), ends_steps(tables))
     end = pl.col("ts") + pl.col("dur")
     here = pl.min_horizontal(end, pl.lit(ts + dur)) - pl.max_horizontal("ts", pl.lit(ts))
     own = sampled_time(tables).frames.filter("own").sort("stack", "place").unique("stack", keep="first")
     seen = (
-        main.with_columns(here=here.clip(0))
+        training.with_columns(here=here.clip(0))
         .join(own.select("stack", "file", "line", "function"), on="stack")
         .group_by("file", "line", "function", maintain_order=True)
         .agg(pl.col("here").sum(), elsewhere=(pl.col("dur") - pl.col("here")).sum())
     )
-    share = pl.col("elsewhere") / pl.lit(max(float(main["dur"].sum()) - dur, 1.0))
+    share = pl.col("elsewhere") / pl.lit(max(float(training["dur"].sum()) - dur, 1.0))
     more = seen.with_columns(more=pl.col("here") - usual_ns * share).sort("more", descending=True)
-    return [
-        (f"{function} ({Path(file).name}:{line})", round(ns))
-        for file, line, function, ns in more.select("file", "line", "function", "more").head(1).iter_rows()
-    ]
+    if more.is_empty():
+        return None
+    most = more.row(0, named=True)
+    return f"{most['function']} ({Path(most['file']).name}:{most['line']})", round(most["more"])

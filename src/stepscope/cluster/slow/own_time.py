@@ -29,14 +29,12 @@ _DISTURBED = 0.05
 QUIET = 0.1
 #: The quartiles of the lengths of steps differ by no more than this factor, unless the host runs ahead of the device.
 _STEADY = 1.3
-
-
-#: Where communication runs meanwhile, a thread that computes without a core waits for it, ns: inside of a node of
-#: autograd, for example, that needs the parameters of other ranks.
+#: Time of operators in which their thread neither runs nor waits for a core, while communication runs, ns: the thread
+#: waits for that inside of the operator, as in a node of autograd that needs the parameters of other ranks.
 _AWAY = pl.col("computing") + pl.col("host_only").fill_null(0) - pl.col("cpu") - pl.col("delay")
 _ASLEEP = (pl.col("overlapped"), _AWAY)
 _HIDDEN = pl.when(pl.all_horizontal(one.is_not_null() for one in _ASLEEP)).then(pl.min_horizontal(_ASLEEP).clip(0))
-#: From this share of the step on, such waits count.
+#: From this share of the steps on, such waits decide how a gain is computed.
 _MUCH_HIDDEN = 0.05
 
 

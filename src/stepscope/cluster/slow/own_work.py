@@ -214,11 +214,14 @@ def _matrices(rows: pl.DataFrame) -> OwnWork:
 
 
 def _others(names: pl.DataFrame, total: Floats) -> Floats:
-    """Return what all takes that each rank does not name, ns a step; a column."""
+    """Return the time of the work that the summary of each rank does not name, ns a step; a column."""
     others: Floats = np.nansum(total[:, (names["name"] == OTHERS).to_numpy()], axis=1)
     return others[:, None]
 
 
 def _lacking(total: Floats, others: Floats, usual: Floats) -> Floats:
-    """Return the work of ranks: what takes much longer than all that a rank does not name is not among that."""
+    """Return ``total`` with 0 where a rank lacks work.
+
+    That is work that it does not name, and that takes others much longer than all that this rank does not name.
+    """
     return np.where(np.isnan(total) & (others < _AMONG_OTHERS * usual), 0.0, total)
