@@ -214,9 +214,28 @@ for step in range(60):
 """
 
 
-def test_a_long_step_without_a_known_event_is_told_with_the_line_of_the_program(tmp_path: Path) -> None:
+#: Trains as the script beside it does, on a thread of its own.
+ON_A_THREAD = """
+import pathlib, runpy, threading
+
+thread = threading.Thread(target=runpy.run_path, args=[str(pathlib.Path(__file__).with_name("train.py"))])
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize("own_thread", [False, True])
+def test_a_long_step_without_a_known_event_is_told_with_the_line_of_the_program(
+    own_thread: bool, tmp_path: Path
+) -> None:
     script = tmp_path / "train.py"
+    (tmp_path / "main.py").write_text(ON_A_THREAD)
     script.write_text(LOGGING)
-    done = forked("-m", "stepscope", "run", "--output", tmp_path / "runs", script)
+    started = tmp_path / "main.py" if own_thread else script
+    done = forked("-m", "stepscope", "run", "--output", tmp_path / "runs", started)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"step 41 took [\d.]+ m?s: Sends\.emit \(train\.py:8\) \d{3} ms", " ".join(done.stderr.split()))
+    said = r"step 41 took ([\d.]+) ms: Sends\.emit \(train\.py:8\) (\d{3}) ms"
+    found = re.search(said, " ".join(done.stderr.split()))
+    assert found is not None, done.stderr
+    took, line = map(float, found.groups())
+    assert 0.4 * took <= line <= took

@@ -92,15 +92,17 @@ def _line(tables: Tables, ts: int, dur: int, usual_ns: float) -> tuple[str, int]
     training = samples.filter(pl.col("worker").is_null(), ends_steps(tables))
     end = pl.col("ts") + pl.col("dur")
     here = pl.min_horizontal(end, pl.lit(ts + dur)) - pl.max_horizontal("ts", pl.lit(ts))
+    looked = training.with_columns(here=here.clip(0))
+    # Rows of samples stand for a little more than the time between them: together for no more than the step.
+    scale = min(dur / max(float(looked["here"].sum()), 1.0), 1.0)
     own = sampled_time(tables).frames.filter("own").sort("stack", "place").unique("stack", keep="first")
     seen = (
-        training.with_columns(here=here.clip(0))
-        .join(own.select("stack", "file", "line", "function"), on="stack")
+        looked.join(own.select("stack", "file", "line", "function"), on="stack")
         .group_by("file", "line", "function", maintain_order=True)
         .agg(pl.col("here").sum(), elsewhere=(pl.col("dur") - pl.col("here")).sum())
     )
     share = pl.col("elsewhere") / pl.lit(max(float(training["dur"].sum()) - dur, 1.0))
-    more = seen.with_columns(more=pl.col("here") - usual_ns * share).sort("more", descending=True)
+    more = seen.with_columns(more=scale * pl.col("here") - usual_ns * share).sort("more", descending=True)
     if more.is_empty():
         return None
     most = more.row(0, named=True)
