@@ -154,10 +154,13 @@ def _records(path: Path, ledger: LossLedger, progress: Progress | None) -> Itera
         elif len(pending) > _LONGEST_RECORD:
             ledger.add("event_damaged")
             return
-    # A last record without a line end is whole if it has a cell for each header, as editors and scripts leave it.
+    # A last record without a line end is used if it has a cell for each header, as editors and scripts leave it; only
+    # quotes show that its last cell is whole.
     whole = not first and not ledger.ends_early and _cells(pending) >= width
     if pending.strip() and not whole:
         ledger.add_cut()
+    elif pending.strip():
+        ledger.add("line_end_missing", int(not pending.rstrip().endswith(b'"')))
     if pending.strip() and (whole or first):
         yield pending
 

@@ -23,6 +23,11 @@ def test_the_last_row_is_there_with_and_without_a_line_end(end: bytes, tmp_path:
     assert read(tmp_path / "step_trace_time.csv") == ([["1", "10.5", 'a, "b"'], ["2", "20.25", "c\nd"]], {})
 
 
+def test_a_last_cell_that_nothing_ends_may_be_cut(tmp_path: Path) -> None:
+    (tmp_path / "l2_cache.csv").write_bytes(b"Task Id,Hit Rate\n1,0.213\n2,0.4")
+    assert read(tmp_path / "l2_cache.csv") == ([["1", "0.213"], ["2", "0.4"]], {"line_end_missing": 1})
+
+
 @pytest.mark.parametrize("cut", [len(b'"c\nd"') + 1, len(b'"'), len(b'20.25,"c\nd"')])
 def test_a_file_that_ends_inside_a_row_is_cut(cut: int, tmp_path: Path) -> None:
     (tmp_path / "step_trace_time.csv").write_bytes(TEXT[:-cut])
