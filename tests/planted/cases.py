@@ -144,6 +144,7 @@ CASES = (
     _case("jax_not_donated", "arguments-not-donated", framework="jax"),
     _case("jax_evaluation", "frequent-evaluation", framework="jax"),
     _case("jax_sorted", "unused-results", framework="jax"),
+    _case("jax_permutation", "inputs-in-step", framework="jax"),
     _case("jax_frozen", "teacher-with-gradients", framework="jax"),
     _case("jax_norms", "python-in-step", "many-small-operators", framework="jax"),
     _case("mindspore_pynative", "many-small-operators", framework="mindspore"),

@@ -36,6 +36,9 @@ _PYTHONS = re.compile(
     r"|timeit|c?Profile|selectors|subprocess)\.py|(?:asyncio|concurrent|multiprocessing|importlib|unittest)[/\\])"
 )
 
+#: Packages whose compiled code computes itself, and calls no framework's operators.
+_COMPUTING = re.compile(r"[/\\](?:site|dist)-packages[/\\](?:numpy|scipy|pandas|sklearn|PIL)[/\\]")
+
 
 class SampledFrame(NamedTuple):
     """A frame of a sampled stack: where it stands, and whether it is the program's own code."""
@@ -135,19 +138,23 @@ class Observed:
         Columns: ``stack``; ``phase``; ``state``; ``count``, of looks; ``time``, ns per step; ``file``, ``line`` and
         ``function`` of the innermost frame of the program's own; ``leaf``, file of the innermost frame;
         ``leaf_function``; ``in_framework``, whether that frame is of a framework's; ``in_library``, whether the
-        program's own code called a module of Python there, such as ``copy`` or ``json``, whatever that calls.
+        program's own code called a module of Python there, such as ``copy`` or ``json``, whatever that calls, or NumPy
+        or a package like it, which works itself.
         """
         sampled = sampled_time(self.tables)
         return _looks(sampled, self._of_library, self.step_ns) if sampled.rows.height else _no_looks()
 
     @cached_property
     def _of_library(self) -> list[int]:
-        """Stacks in which a module of Python's own, other than one that only passes calls on, is inside of own code."""
+        """Stacks in which own code calls a module of Python that works itself, or whose innermost frame is NumPy's."""
         return [
             stack
             for stack, frames in self.stacks.items()
-            if any(_PYTHONS.search(frame.file) for frame in takewhile(lambda frame: not frame.own, frames))
-            and any(frame.own for frame in frames)
+            if any(frame.own for frame in frames)
+            and (
+                _COMPUTING.search(frames[0].file)
+                or any(_PYTHONS.search(frame.file) for frame in takewhile(lambda frame: not frame.own, frames))
+            )
         ]
 
     @cached_property

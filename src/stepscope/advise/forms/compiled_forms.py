@@ -24,6 +24,9 @@ _FEW = 0.25
 _LARGE, _ROUNDS = 1 << 15, 8
 #: Elements of a gradient from which on it is looked at, and part of the gradients' elements that no program takes.
 _GRADIENT, _UNUSED = 1024, 0.2
+#: Instructions by which a program may have weights of its own, or makes random numbers; the program of a permutation.
+_LAYERS, _RANDOM = ("dot", "convolution", "custom-call"), ("xor", "rng", "rng-bit-generator")
+_PERMUTES = "jit__shuffle"
 
 
 class _Instruction(NamedTuple):
@@ -104,6 +107,20 @@ class _Program:
             return [self.by_name[name] for name in roots[0].takes if name in self.by_name]
         return roots if len(roots) == 1 else []
 
+    @cached_property
+    def results(self) -> set[str]:
+        """The shapes of what it gives back, but for integers without a sign, such as the keys of random numbers."""
+        return {one.shape for one in self.outputs if not one.shape.startswith("u")}
+
+    @cached_property
+    def arguments(self) -> set[str]:
+        """The shapes of its parameters."""
+        return {one.shape for one in self.entry.values() if one.opcode == "parameter"}
+
+    def has(self, opcodes: Sequence[str]) -> bool:
+        """Return whether one of its instructions is of these operations."""
+        return any(one.opcode in opcodes for one in self.instructions)
+
     def phase_of(self, instruction: _Instruction) -> str | None:
         """Return the phase of a result, or, of a copy that the compiler inserts, of what it copies."""
         seen: set[str] = set()
@@ -137,14 +154,14 @@ def compiled_forms(observed: Observed, calls: pl.DataFrame) -> list[Form]:
     often = set(rounds.filter(pl.col("each") >= _ROUNDS)["instruction"])
     forms = []
     for program in programs:
-        taken = {
-            one.shape
-            for other in programs
-            if other is not program
-            for one in other.entry.values()
-            if one.opcode == "parameter"
-        }
-        for found in (*_sorts(program), *_copies(program, often), *_gradients(program, taken)):
+        others = [other for other in programs if other is not program]
+        taken = {shape for other in others for shape in other.arguments}
+        for found in (
+            *_sorts(program),
+            *_copies(program, often),
+            *_gradients(program, taken),
+            *_on_data(program, others),
+        ):
             mine = ran.filter(pl.col("instruction").is_in(list(found.ids)))
             if mine.is_empty():
                 continue
@@ -227,3 +244,34 @@ def _gradients(program: _Program, taken: set[str]) -> Iterator[_FoundForm]:
         "Differentiate by what is trained alone: jax.value_and_grad(lambda head: loss({**parameters, 'head': head}, x, "
         "y))(parameters['head']). Inside of one jit, XLA leaves out what is not given back.",
     )  # fmt: skip
+
+
+def _on_data(program: _Program, others: Sequence[_Program]) -> Iterator[_FoundForm]:
+    """Yield a whole program that takes no result in which the model has a part, by the shapes of such results.
+
+    A layer may have weights that are not trained, and random numbers are new in each step: neither is data alone.
+    """
+    results = {shape for other in others if _trains(other) for shape in other.results}
+    waiting = [other for other in others if not _trains(other)]
+    while of_model := [other for other in waiting if other.arguments & results]:
+        results |= {shape for other in of_model for shape in other.results}
+        waiting = [other for other in waiting if other not in of_model]
+    permutes = program.name == _PERMUTES
+    if not results or _trains(program) or program.arguments & results or program.has(_LAYERS):
+        return
+    if program.has(_RANDOM) and not permutes:
+        return
+    where = next((one for one in program.instructions if one.source), program.instructions[0])
+    yield _FoundForm(
+        where, {one.id for one in program.instructions}, 0.95, "inputs-in-step",
+        f"go into {program.name.removeprefix('jit_')}, a program on data alone, in which no parameter has a part",
+        "Draw rows with jax.random.randint(key, (batch,), 0, n), or go through one permutation in each epoch."
+        if permutes else
+        "Compute what is the same in each step once, before the loop; of a set of data only the rows that the step "
+        "takes; the rest where batches are made.",
+    )  # fmt: skip
+
+
+def _trains(program: _Program) -> bool:
+    """Return whether a program contains a backward."""
+    return any(one.phase == "backward" for one in program.instructions)

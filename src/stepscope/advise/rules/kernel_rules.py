@@ -342,8 +342,8 @@ def _forms(observed: Observed) -> Iterator[Claim]:
     for one in _FORMS[observed.framework](observed, calls):
         ran = with_backward(calls, one.calls) if one.backward else one.calls
         time, looks, where = float(ran["time"].sum()), observed.looks.clear(), ""
-        # The memory of a copy is freed outside of operators.
-        if (one.calls["phase"] == "other").fill_null(value=False).all():
+        # The memory of a copy is freed outside of operators. A compiled program says its own lines.
+        if observed.framework != "jax" and (one.calls["phase"] == "other").fill_null(value=False).all():
             looks, where = function_of(observed, time)
             time = max(time, float(looks["time"].sum()))
         gain, names = one.part * time, one.calls["name"].unique(maintain_order=True).to_list()

@@ -485,7 +485,7 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
         return
     trained = [s for s, frames in observed.stacks.items() if any(one.file.endswith(_DIFFERENTIATES) for one in frames)]
     looks = observed.looks.filter(beside & (pl.col("phase") != "data").fill_null(value=True))
-    looks = looks.filter(pl.col("file").is_not_null() & ~pl.col("stack").is_in(trained))
+    looks = looks.filter(pl.col("file").is_not_null() & ~pl.col("in_library") & ~pl.col("stack").is_in(trained))
     lines, whole = _lines(observed, looks), max(float(looks["time"].sum()), 1.0)
     each = float(called["dur"].median() or 0.0)  # type: ignore[arg-type]
     takes = (pl.col("parts") >= _READ * each) & (each > 0)  # so many parts as a loop, whatever its reads wait for

@@ -152,3 +152,41 @@ def test_a_damaged_program_may_go_in_a_circle() -> None:
         row("out", "tuple", "", "a"),
     ]
     assert found(circle, UPDATE) == []
+
+
+def on_data(*takes: str, opcode: str = "sort") -> list[Row]:
+    """A program that takes arrays of these shapes, and 4 ms."""
+    given = [row(f"x{place}", "parameter", shape) for place, shape in enumerate(takes)]
+    return [*given, row("made", opcode, "s32[5000]", ", ".join(one["name"] for one in given), ran=4_000_000)]
+
+
+TRAINS = [
+    row("w", "parameter", "f32[64,64]"),
+    row("x", "parameter", "s32[100]"),
+    row("dw", "dot", "f32[64,64]", "w, x", phase="backward", ran=2_000_000),
+    row("out", "tuple", "", "dw"),
+]
+
+
+def test_a_program_on_data_alone_is_told() -> None:
+    [finding] = found(TRAINS, on_data("u32[2]", "s32[5000]"))
+    assert finding.cause == "inputs-in-step"
+    assert "go into 1, a program on data alone, in which no parameter has a part: train.py:7" in finding.title
+    assert finding.gain_ns == pytest.approx(0.95 * 4_000_000)
+
+
+@pytest.mark.parametrize(
+    "programs",
+    [
+        [on_data("f32[64,64]")],
+        [on_data("s32[5000]", opcode="dot")],
+        [on_data("s32[5000]", opcode="xor")],
+        [[row("w", "parameter", "f32[64,64]"), row("ema", "add", "f32[64]", "w", ran=100_000)], on_data("f32[64]")],
+    ],
+)
+def test_a_program_that_may_take_part_in_the_model_is_not(programs: list[list[Row]]) -> None:
+    assert found(TRAINS, *programs) == []
+
+
+def test_without_a_program_that_trains_nothing_is_told_of_the_others() -> None:
+    assert found(on_data("s32[5000]")) == []
