@@ -94,8 +94,9 @@ _READING, _READ_LOOKS = (0.1, 0.9), 4
 _DIFFERENTIATES = "mindspore/ops/composite/base.py"
 #: The file and the functions of PyTorch that give the state of a model, and that load one.
 _MODULES, _STATES = "torch/nn/modules/module.py", ("state_dict", "load_state_dict")
-#: Part of the looks beside forward, backward and optimizer at a line that calls the operators there.
-_MOST = 0.6
+#: Part of the looks beside forward, backward and optimizer at a line that calls the operators there; part of its time
+#: in which the interpreter alone runs it, as a loop over values of NumPy, from which on it calls none.
+_MOST, _INTERPRETED = 0.6, 0.8
 
 
 def loops(observed: Observed) -> Iterator[Claim]:
@@ -494,7 +495,8 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
     graded = observed.framework == "paddle" and _ungraded(own) < _READ * steps
     eager = observed.framework in ("paddle", "mindspore") and updates_itself(observed) is None
     if eager and (not graded or many >= _GRADED):
-        known |= (pl.col("reading") < _READING[0]) & (pl.col("body") >= _MOST * whole)  # .item() leaves no frame
+        calling = pl.col("interpreted") < _INTERPRETED * pl.col("body")
+        known |= (pl.col("reading") < _READING[0]) & (pl.col("body") >= _MOST * whole) & calling  # .item(): no frame
     lines = lines.filter(known & (pl.col("count") >= _READ_LOOKS)).sort("time", descending=True)
     if lines.is_empty():
         return
@@ -528,17 +530,24 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
 
 
 def _lines(observed: Observed, looks: pl.DataFrame) -> pl.DataFrame:
-    """Return own lines: ``time``, the part of it ``reading``, that of taking ``parts``, and of the ``body`` around."""
+    """Return own lines: ``time``, the part of it ``reading``, that of taking ``parts``, and of the ``body`` around.
+
+    Of the body, ``interpreted`` is the time in which the interpreter runs the program's own code.
+    """
     reads = pl.col("stack").is_in(converting(observed, READS - _PARTS_OF))
     parts = pl.col("stack").is_in(converting(observed, _PARTS_OF))
+    alone = (pl.col("state") == "python") & (pl.col("leaf") == pl.col("file")) & ~pl.col("in_framework")
     lines = looks.group_by("file", "line").agg(
         pl.col("time", "count").sum(),
         reading=pl.col("time").filter(reads).sum() / pl.col("time").sum(),
         parts=pl.col("time").filter(parts).sum(),
+        interpreted=pl.col("time").filter(alone).sum(),
     )
-    near = lines.join(lines.select("file", other="line", body="time"), on="file")
+    near = lines.drop("interpreted").join(lines.select("file", "interpreted", other="line", body="time"), on="file")
     near = near.filter((pl.col("line") - pl.col("other")).abs() <= _BODY)
-    return near.group_by("file", "line").agg(pl.col("time", "count", "reading", "parts").first(), pl.col("body").sum())
+    return near.group_by("file", "line").agg(
+        pl.col("time", "count", "reading", "parts").first(), pl.col("body", "interpreted").sum()
+    )
 
 
 def _backward_of(observed: Observed, loop: pl.DataFrame, calls: pl.DataFrame) -> float:

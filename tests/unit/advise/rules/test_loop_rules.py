@@ -357,6 +357,18 @@ def test_a_line_of_mindspore_beside_the_training_is_told(through: str, causes: l
     assert training.causes() == causes
 
 
+def test_a_line_that_the_interpreter_runs_by_itself_calls_no_operators() -> None:
+    # Given 64 operators a step beside the training, and a line that goes through values of NumPy meanwhile
+    model = ((f"{PACKAGES}/mindspore/nn/cell.py", "Cell.__call__"), ("/home/me/train.py", "forward"))
+    looks = [((("/home/me/train.py", "augment"),), "python")] * 4 + [(model, "native")] * 2
+    training = sampled(looks, "mindspore")
+    host = training.rank.thread()
+    for step in range(training.steps):
+        for number in range(64):
+            training.rank.span(host, "runtime", step * STEP + 10_000 * number, 5_000, "RunOp", step=step)
+    assert training.causes() == ["python-in-step"]
+
+
 def test_a_loop_of_paddle_over_rows_with_a_gradient_is_told_with_its_backward() -> None:
     # Given 80 operators of a loss beside the model, on two lines of a loop, and their nodes in half of the backward
     packages = f"{PACKAGES}/paddle/tensor/math.py"
