@@ -52,6 +52,7 @@ CASES = (
     _case("written_lamb", "per-parameter-optimizer"),
     _case("single_states", "sample-loop", "many-small-operators"),
     _case("small_parts", "many-small-operators", "sample-loop"),
+    _case("small_networks", "many-small-operators"),
     _case("graph_nodes", "many-small-operators", "sample-loop"),
     _case("iterator_each_step", "data-loader-slow"),
     _case("clip_by_hand", "many-small-operators", "python-in-step"),

@@ -26,6 +26,12 @@ _ACCUMULATES = "torch::autograd::AccumulateGrad"
 #: A weight is used once for each sum of its gradients, or so often; part of the layers' calls that take the parts; part
 #: of their data whose size differs from that before them.
 _ONCE, _MOST, _DIFFER = 1.5, 0.8, 0.5
+#: Layers in a row that take one tensor, or small networks that do, from which on they are a loop; layers of a network.
+_BRANCHES, _DEEPEST = 8, 4
+_RUN: dict[str, type[pl.DataType]] = {
+    **dict.fromkeys(("track", "step", "begin", "end", "branches", "depth"), pl.Int64),
+    "of": pl.String,
+}
 
 
 def anchors(top: pl.DataFrame, steps: int) -> Iterator[tuple[pl.Expr, float]]:
@@ -93,6 +99,49 @@ def layers_of_parts(calls: pl.DataFrame, layers: pl.DataFrame, taken: pl.DataFra
     fit = {weight for weight, data in used.items() if part.issuperset(data) or _change(data)}
     mine = layers.filter(pl.Series([weight in fit for _, weight in of], dtype=pl.Boolean))
     return mine if len(mine) >= _MOST * len(layers) else layers.clear()
+
+
+def branches(layers: pl.DataFrame) -> pl.DataFrame:
+    """Return the runs of layers, or of small networks, of one shape that take the same tensor one after the other.
+
+    In a chain, each layer takes what the one before it gives: so do the layers of a network here, but for the first.
+
+    Args:
+        layers: Calls of linear layers by thread and step, in the order of time.
+
+    Returns:
+        A row for each run: ``branches``, their number; ``depth``, the layers of each; ``of``, shapes of the first one.
+    """
+    found = []
+    for (track, step), calls in layers.group_by("track", "step", maintain_order=True):
+        ts, shapes = calls["ts"].to_list(), calls["shapes"].to_list()
+        for depth in range(1, _DEEPEST + 1):
+            for first, last in _repeats(shapes, depth):
+                if _begins_anew(shapes[first : first + depth]):
+                    found.append((track, step, ts[first], ts[last], (last + 1 - first) // depth, depth, shapes[first]))
+    rows = pl.DataFrame(found, schema=_RUN, orient="row").sort("begin")
+    return rows.cast({"track": layers.schema["track"], "step": layers.schema["step"]})
+
+
+def _repeats(shapes: list[str], depth: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last place of each stretch that repeats so many shapes often enough."""
+    first = 0
+    for place in range(depth, len(shapes) + 1):
+        if place == len(shapes) or shapes[place] != shapes[place - depth]:
+            times = (place - first) // depth
+            if times >= _BRANCHES:
+                yield first, first + times * depth - 1
+            first = place - depth + 1
+
+
+def _begins_anew(shapes: list[str]) -> bool:
+    """Return whether the first of these layers takes what the last one cannot have given, not in halves either."""
+    of = [(*sizes(text)[:2], (), ())[:2] for text in shapes]
+    if not all(data and weight for data, weight in of):
+        return False
+    takes, gives = [data[-1] for data, _ in of], [weight[0] for _, weight in of]
+    linked = gives[:-1] == takes[1:]
+    return linked and takes[0] != gives[-1] and (len(of) == 1 or gives[-1] % takes[0] != 0)
 
 
 def _change(data: list[tuple[int, ...]]) -> bool:

@@ -27,7 +27,16 @@ from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.rules.dispatch_rules import line_text, updates_itself
 from stepscope.advise.rules.python_rules import READS, converting
-from stepscope.advise.tensor_parts import ALL_PARTS, LINEAR, TAKES, anchors, collected, layers_in, layers_of_parts
+from stepscope.advise.tensor_parts import (
+    ALL_PARTS,
+    LINEAR,
+    TAKES,
+    anchors,
+    branches,
+    collected,
+    layers_in,
+    layers_of_parts,
+)
 from stepscope.analyse.quantities import duration_text
 from stepscope.trace.tables import columns_of
 
@@ -52,8 +61,8 @@ _TOLD = 0.07
 _PASSES, _PASS = 2.0, 1.0
 #: Calls with the whole batch that take the place of those with a part, each as long as such a one.
 _STAY = 2.0
-#: Layers in a row that take one tensor, from which on they are a loop.
-_BRANCHES = 8
+#: Operators that make a tensor wider, or narrower, between two layers of a chain.
+_WIDENS = ("aten::cat", "aten::glu")
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 #: Begin of the operators that exchange tensors with other ranks, and wait for them.
 _EXCHANGES = "c10d::"
@@ -287,34 +296,28 @@ def _backward_time(observed: Observed, line: pl.DataFrame, nodes: pl.DataFrame) 
 
 
 def _over_branches(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> Iterator[Claim]:
-    """Layers of one shape that take the same tensor one after the other, such as the heads of attention.
+    """Layers or small networks of one shape that take the same tensor one after the other, such as heads of attention.
 
     A chain of layers takes the results of one another: its shapes repeat only if they do not change.
     """
     steps, place = max(observed.summary.steps.count, 1), ["track", "step"]
     top = line.filter(_own())
-    layers = top.filter(pl.col("name") == LINEAR).sort(*place, "ts")
-    changes = [len(shapes := sizes(text)[:2]) == 2 and shapes[0][-1:] != shapes[1][:1] for text in layers["shapes"]]
-    layers = layers.with_columns(changes=pl.Series(changes, dtype=pl.Boolean))
-    begins = (pl.col("shapes") != pl.col("shapes").shift(1)) | (pl.col("step") != pl.col("step").shift(1))
-    runs = layers.with_columns(run=begins.fill_null(value=True).cum_sum()).filter("changes")
-    runs = runs.group_by("run", *place).agg(
-        begin=pl.col("ts").min(), end=pl.col("ts").max(), layers=pl.len(), of=pl.col("shapes").first()
-    )
-    runs = runs.filter(pl.col("layers") >= _BRANCHES).sort("begin")
+    runs = branches(top.filter(pl.col("name") == LINEAR).sort(*place, "ts"))
     # With a backward in between, it is one layer that takes a batch after the other.
     nodes = line.filter(pl.col("phase") == "backward")["ts"].sort()
     runs = runs.filter(nodes.search_sorted(runs["begin"]) == nodes.search_sorted(runs["end"]))
     if runs.is_empty() or runs["step"].n_unique() < steps:
         return
     inside = top.sort("ts").join_asof(
-        runs.drop("run"), left_on="ts", right_on="begin", by=place, strategy="backward", check_sortedness=False
+        runs, left_on="ts", right_on="begin", by=place, strategy="backward", check_sortedness=False
     )
     body = inside.filter(pl.col("ts") <= pl.col("end"))
     backward = _backward(calls, line, body)
-    pieces = float(runs["layers"].mean() or 0.0)  # type: ignore[arg-type]
+    pieces, depth = float(runs["branches"].mean() or 0.0), int(runs["depth"].max() or 1)  # type: ignore[arg-type]
     time = float(body["until"].sum()) + _backward_time(observed, line, backward)
-    gain = time * (1 - _STAY / pieces)
+    ran = pl.concat([body.select("row"), backward.select("row")])
+    products = multiplying(observed, within(calls.select(*_PLACE, "name", "shapes", "concrete"), ran))
+    gain = time * (1 - _STAY / pieces) - products
     if observed.share(gain) < _TOLD or time / (pieces * len(runs) / steps) > _PIECE_NS:
         return
     data, weight = sizes(runs["of"][0])[:2]
@@ -322,12 +325,16 @@ def _over_branches(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) 
     added = sum(sizes(text)[:1] == (weight,) for text in sums)
     if 0 < added < pieces * steps / 2:  # one layer that is called for each time step
         return
+    if len(body.filter(pl.col("name").is_in(_WIDENS))) >= pieces * len(runs) / 2:
+        return  # each takes what the one before it gave, joined with something
+    what = ("layers" if depth == 1 else f"networks of {depth} layers, the first") + f" of {weight[1]} × {weight[0]},"
     finding = Finding(
         cause="many-small-operators",
-        title=f"{of_step(observed, time)} a loop gives one tensor to {pieces:.0f} layers of {weight[1]} × {weight[0]} "
-        f"one after the other, {len(runs) / steps:.0f} times a step",
+        title=f"{of_step(observed, time)} a loop gives one tensor to {pieces:.0f} {what} one after the other"
+        + (f", {len(runs) / steps:.0f} times a step" if len(runs) > steps else ""),
         gain_ns=round(gain), gain_low_ns=round(0.6 * gain), gain_high_ns=round(time),
-        basis="the time from operator to operator of the loop and its part of the backward, of which one layer stays",
+        basis="the time from operator to operator of the loop and its part of the backward, of which one of them "
+        "stays, and what the products of all take",
         confidence=Confidence.LIKELY,
         evidence=(
             Evidence(text=f"{len(body) / steps:.0f} operators a step from the first to the last layer, on "
@@ -335,12 +342,14 @@ def _over_branches(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) 
                      operator=LINEAR),
         ),
         remedy=f"Compute all of them in one: torch.nn.Linear({weight[1]}, {pieces:.0f} * {weight[0]}), and split its "
-        "result; for heads of attention, torch.nn.functional.scaled_dot_product_attention takes all heads at once.",
+        "result; for heads of attention, torch.nn.functional.scaled_dot_product_attention takes all heads at once."
+        if depth == 1 else
+        f"Compute all of them at once: weights of one parameter a layer, torch.empty({pieces:.0f}, {weight[1]}, "
+        f"{weight[0]}) for the first, and x @ weight; or torch.func.stack_module_state(networks) and torch.func.vmap.",
         operator=LINEAR,
     )  # fmt: skip
-    chosen = pl.concat([body.select(calls.columns), backward.select(calls.columns)])
     seen = _seen(observed, time, _looks(observed))
-    yield Claim(finding, Depth.CAUSE, {**explained_within(calls, chosen), **seen})
+    yield Claim(finding, Depth.CAUSE, {**explained_within(calls, ran), **seen})
 
 
 def _written_optimizer(observed: Observed) -> str | None:

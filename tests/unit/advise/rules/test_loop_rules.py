@@ -290,6 +290,40 @@ def test_chains_of_layers_are_no_loop_over_one_tensor(weights: list[list[int]]) 
     assert branches(weights).causes() == []
 
 
+def networks(*layers: tuple[int, int, int], between: str = "aten::tanh") -> Training:
+    """Steps with 16 times these layers: the columns that each takes, and the weight; with an operator before each."""
+    training = Training()
+    for number in range(16 * len(layers)):
+        takes, *weight = layers[number % len(layers)]
+        training.call(between, 10_000, [[8, takes]], "forward")
+        training.call("aten::linear", 110_000, [[8, takes], weight], "forward", sequence=number)
+    for number in range(16 * len(layers)):
+        training.call("autograd::engine::evaluate_function: X", 120_000, phase="backward", sequence=number)
+    return training
+
+
+def test_small_networks_that_take_one_tensor_one_after_the_other_are_told() -> None:
+    [finding] = networks((32, 64, 32), (64, 8, 64)).findings()
+    assert finding.cause == "many-small-operators"
+    assert "one tensor to 16 networks of 2 layers, the first of 32 × 64" in finding.title
+    assert finding.gain_ns == pytest.approx(2 * 32 * 120_000 * (1 - 2 / 16), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("layers", "between"),
+    [
+        ([(64, 256, 64), (256, 64, 256)], "aten::tanh"),
+        ([(64, 512, 64), (256, 64, 256)], "aten::chunk"),
+        ([(256, 64, 256), (64, 512, 64)], "aten::chunk"),
+        ([(64, 192, 64), (64, 64, 64), (64, 256, 64), (256, 64, 256)], "aten::tanh"),
+        ([(24, 64, 24), (64, 16, 64)], "aten::cat"),
+    ],
+    ids=["blocks", "halves", "halves, from the second layer on", "transformer", "joined with something"],
+)
+def test_chains_of_small_networks_are_none(layers: list[tuple[int, int, int]], between: str) -> None:
+    assert networks(*layers, between=between).causes() == []
+
+
 def reading(times: int, between: int) -> Training:
     """Steps with a forward of 2 ms, and reads of 2 µs with other work of so many ns between them."""
     training = Training(steps=2)
