@@ -181,9 +181,30 @@ def _places(observed: Observed, looks: pl.DataFrame) -> Iterator[Claim]:
         if place is None:
             return
         chosen = left.filter(pl.col("row").is_in(place.rows))
-        if not _only_early(observed, chosen):
-            yield _claim(observed, place, chosen)
         left = left.filter(~pl.col("row").is_in(place.rows))
+        if _only_early(observed, chosen):
+            continue
+        garbage = _garbage_of(observed, place, looks)
+        place.total += float(garbage["time"].sum())
+        place.outside += float(garbage["time"].sum())
+        place.count += float(garbage["count"].sum())
+        yield _claim(observed, place, pl.concat([chosen, garbage]))
+
+
+def _garbage_of(observed: Observed, place: _Place, looks: pl.DataFrame) -> pl.DataFrame:
+    """Return the looks at collections of garbage that a place makes: nearly all lie in it, and it takes as long itself.
+
+    Without what it does, Python has no reason to collect.
+    """
+    collecting = looks.filter(pl.col("state") == "collecting")
+    through = [
+        stack for stack, frames in observed.stacks.items()
+        if any((frame.file, frame.function) == (place.file, place.function)
+               and place.line in (None, frame.line) for frame in frames)
+    ]  # fmt: skip
+    mine = collecting.filter(pl.col("stack").is_in(through))
+    time, whole = float(mine["time"].sum()), float(collecting["time"].sum())
+    return mine if _STANDS_FOR * whole <= time <= place.total else mine.clear()
 
 
 def _only_early(observed: Observed, looks: pl.DataFrame) -> bool:
@@ -387,6 +408,9 @@ def _claim(observed: Observed, place: _Place, looks: pl.DataFrame) -> Claim:
             for file, line, part in lines[:3]
         ),
     ]  # fmt: skip
+    if garbage := float(looks.filter(pl.col("state") == "collecting")["time"].sum()):
+        text = f"{duration_text(garbage)} of it Python collects the garbage that it makes"
+        evidence.insert(1, Evidence(text=text, value=garbage, unit="ns", result="python_lines"))
     error = place.total / max(place.count, 1) ** 0.5
     # Where other threads compute meanwhile, the step still takes what they compute.
     most = step - (observed.part("computing") or 0.0) if observed.framework == _MEANWHILE else step

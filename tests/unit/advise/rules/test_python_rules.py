@@ -291,6 +291,25 @@ def test_what_is_larger_than_the_collection_comes_first() -> None:
     assert collected(looks=4, pauses=STEPS, others=(tokenize,)).causes() == ["python-in-step", "garbage-collection"]
 
 
+@pytest.mark.parametrize(
+    ("looks", "causes"),
+    [(3, ["python-in-step"]), (1, ["garbage-collection", "python-in-step"])],
+    ids=["as long itself", "much shorter"],
+)
+def test_garbage_of_a_line_that_takes_as_long_itself_is_part_of_it(looks: int, causes: list[str]) -> None:
+    rows = (("/home/me/words.py", "tokenize"), TRAIN)
+    training = sampled([*[(rows, "python")] * looks, *[(rows, "collecting")] * 2, (MODEL[0], "native")])
+    for step in range(training.steps):
+        training.rank.span(
+            training.rank.thread(2), "garbage", step * STEP + 1_000_000, 3_000_000, "collect 2", step=step
+        )
+    found = training.findings()
+    assert [finding.cause for finding in found] == causes
+    if len(found) == 1:
+        assert found[0].gain_ns == pytest.approx(STEP * 5 / 6, rel=0.03)
+        assert "of it Python collects the garbage that it makes" in found[0].evidence[1].text
+
+
 def test_a_line_that_runs_a_compiled_step_and_reads_its_result_is_no_loop() -> None:
     # Given a step whose forty operators a compiled program runs, and a line that calls it and waits for its result
     read = (((f"{PACKAGES}/jax/_src/array.py", "ArrayImpl.__float__"), TRAIN), "lock")
