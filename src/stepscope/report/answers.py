@@ -76,7 +76,9 @@ def print_answer(rows: pl.DataFrame, console: Console) -> None:
     for line in lines:
         table.add_row(*map(Text, line))
     wide = console.options.update(max_width=_WIDEST)
-    if Measurement.get(console, wide, table).maximum <= console.width:
+    if not lines:
+        console.print(Text(f"0 rows of {', '.join(names)}"))
+    elif Measurement.get(console, wide, table).maximum <= console.width:
         console.print(table)
     else:
         for number, line in enumerate(lines, 1):

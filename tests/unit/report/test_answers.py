@@ -38,6 +38,10 @@ def test_a_wide_table_becomes_blocks() -> None:
     assert text.count("x" * 20) == 10
 
 
+def test_an_empty_answer_says_so() -> None:
+    assert shown(pl.DataFrame({"[n]": [], "m" * 80: []})) == "0 rows of [n], \n" + "m" * 80 + "\n"
+
+
 def test_a_long_answer_says_how_long_it_is() -> None:
     assert shown(pl.DataFrame({"n": range(1000)})).endswith("50 of 1,000 rows; --format csv writes all.\n")
 

@@ -206,6 +206,22 @@ def _unsaid(_: OperatorInputs) -> tuple[int, int | None]:
     raise ValueError
 
 
+def product_bytes(flops: int, shapes: Sequence[_Shape], types: Sequence[str]) -> tuple[str, int] | None:
+    """Return type and bytes of a product whose operations its source counts, whichever side is transposed.
+
+    Of m × k and k × n numbers and 2 m n k operations, m n is known; so is it of batches of such products.
+    """
+    call = OperatorInputs(shapes[:2], types[:2], ())
+    element, both = call.element(0), call.tensors()
+    if element is None or len(both) != 2 or flops <= 0 or not all(prod(shape) for shape, _ in both):
+        return None
+    (left, _), (right, _) = both
+    again = prod(left[:-2]) * prod(right[:-2]) / prod(_broadcast([left[:-2], right[:-2]]))
+    result = again * flops**2 / (4 * prod(left) * prod(right))
+    moved = sum(prod(shape) * size for shape, size in both) + result * element[1]
+    return (element[0], round(moved)) if moved < 1 << 63 else None
+
+
 def _copied(call: OperatorInputs) -> tuple[int, int | None]:
     """What is written to, and what is read."""
     tensors = call.tensors()[:2]

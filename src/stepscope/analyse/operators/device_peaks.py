@@ -53,7 +53,8 @@ class DevicePeaks:
     """The most that a device does in a second.
 
     Attributes:
-        source: ``source``, ``data sheet`` or ``measured``; empty if nothing is known.
+        source: ``source``, ``data sheet``, ``measured``, or ``measured while busy``: the device does more than that.
+            Empty if nothing is known.
         any_type: Floating-point operations of any type, where the source does not tell them apart.
         by_type: Floating-point operations of products by type.
         bandwidth: Bytes read and written.
@@ -143,18 +144,22 @@ def _of_data_sheet(name: str, tf32: frozenset[str]) -> DevicePeaks | None:
 
 
 def _measured(speeds: Any, device: str) -> DevicePeaks:  # noqa: ANN401
-    """Return the reference speeds of this machine on a device; of several frameworks the fastest counts."""
+    """Return the reference speeds of this machine on a device; of several frameworks the fastest counts.
+
+    One core, by CPU time, is as fast on a busy machine.
+    """
     sort = device.partition(":")[0]
     listed = [one for one in speeds if isinstance(one, dict)] if isinstance(speeds, list) else []
     mine = [one for one in listed if one.get("device") == sort]
     by_type: dict[str, float] = {}
     for one in mine:
-        products = one.get("products")
-        for kind, product in (products if isinstance(products, dict) else {}).items():
+        trials = [kinds for kinds in (one.get("products"), one.get("one_core")) if isinstance(kinds, dict)]
+        for kind, product in (item for kinds in trials for item in kinds.items()):
             speed = _positive(product.get("flops_per_s")) if isinstance(product, dict) else None
             if speed is not None:
                 by_type[kind] = max(speed, by_type.get(kind, 0.0))
     copies = [speed for one in mine if (speed := _positive(one.get("copy_bytes_per_s"))) is not None]
     calls = [ns for one in mine if (ns := _positive(one.get("call_ns"))) is not None]
-    known = bool(by_type or copies)
-    return DevicePeaks("measured" * known, None, by_type, max(copies, default=None), min(calls, default=None))
+    busy = " while busy" if all(one.get("disturbed") is True for one in mine) else ""
+    source = f"measured{busy}" if by_type or copies else ""
+    return DevicePeaks(source, None, by_type, max(copies, default=None), min(calls, default=None))

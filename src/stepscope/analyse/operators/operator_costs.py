@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analyse.operators.cost_rules import FAMILIES, PRODUCTS, OperatorInputs, cost, known_name
+from stepscope.analyse.operators.cost_rules import FAMILIES, PRODUCTS, OperatorInputs, cost, known_name, product_bytes
 from stepscope.analyse.operators.operator_calls import by_depth, host_operators, rows_of
 from stepscope.trace.tables import Tables, columns_of, shared
 
@@ -41,6 +41,7 @@ def operator_costs(tables: Tables) -> pl.DataFrame:
     found = named.join(_of_inputs(named), on=["rule", *_INPUTS], how="left", nulls_equal=True)
     known_family = found["rule"].replace_strict(FAMILIES, default=None, return_dtype=pl.String)
     rows = found.with_columns(flops=pl.coalesce("computed", "flops"), family=pl.coalesce("family", known_family))
+    rows = rows.update(_of_products(rows), on="row")
     rows = rows.filter(pl.col("flops").is_not_null() | pl.col("family").is_in(PRODUCTS))
     chosen, products = np.zeros(len(operators), np.bool_), np.zeros(len(operators), np.bool_)
     place = rows["row"].to_numpy()
@@ -63,6 +64,26 @@ def _of_inputs(named: pl.DataFrame) -> pl.DataFrame:
         pl.Series(name, [one[place] for one in costs], kind) for place, (name, kind) in enumerate(_COSTS.items())
     ]
     return distinct.with_columns(columns)
+
+
+def _of_products(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return type and bytes of products whose operations only their source counts."""
+    calls = rows.filter((pl.col("family") == "matmul") & pl.col("computed").is_null() & pl.col("flops").is_not_null())
+    keys = ["shapes", "dtypes", "flops"]
+    distinct = calls.select(keys).drop_nulls().unique()
+    found = [_bytes(*row) for row in distinct.cast({"shapes": pl.String, "dtypes": pl.String}).iter_rows()]
+    known = distinct.with_columns(
+        pl.Series("dtype", [one and one[0] for one in found], pl.String),
+        pl.Series("bytes", [one and one[1] for one in found], pl.Int64),
+    )
+    return calls.select("row", *keys).join(known, on=keys, how="inner").select("row", "dtype", "bytes")
+
+
+def _bytes(shapes: str, types: str, flops: int) -> tuple[str, int] | None:
+    try:
+        return product_bytes(flops, json.loads(shapes), [str(one) for one in json.loads(types)])
+    except (ValueError, TypeError, RecursionError):
+        return None
 
 
 def _cost(rule: str, *inputs: str | None) -> tuple[str | None, str | None, int | None, int | None]:

@@ -196,6 +196,28 @@ def test_a_product_that_only_its_source_can_count(name: str, flops: int | None, 
     assert step_efficiency(rank.tables())["Model FLOPs"].to_list() == [1_600_000] * 2
 
 
+@pytest.mark.parametrize(
+    ("shapes", "flops", "moved"),
+    [
+        ([[32, 256], [512, 256], []], 2 * 32 * 256 * 512, 4 * (32 * 256 + 512 * 256 + 32 * 512)),
+        ([[256, 32], [256, 512]], 2 * 32 * 256 * 512, 4 * (32 * 256 + 512 * 256 + 32 * 512)),
+        ([[4, 8, 32], [4, 32, 16]], 2 * 4 * 8 * 32 * 16, 4 * (4 * 8 * 32 + 4 * 32 * 16 + 4 * 8 * 16)),
+        ([[4, 8, 32], [32, 16]], 2 * 4 * 8 * 32 * 16, 4 * (4 * 8 * 32 + 32 * 16 + 4 * 8 * 16)),
+        ([[0, 256], [256, 512]], 0, None),
+    ],
+    ids=["second turned", "first turned", "batch", "one matrix for a batch", "empty"],
+)
+def test_bytes_of_a_product_follow_from_its_operations(shapes: list[list[int]], flops: int, moved: int | None) -> None:
+    """Given a product of MindSpore, whose inputs do not say which side is transposed."""
+    rank = Rank()
+    span = rank.span(rank.thread(), "operator", 0, 1_000, "MatMul")
+    said = {"shapes": json.dumps(shapes), "dtypes": json.dumps(["Float32", "Float32", "Scalar"])}
+    rank.add("operators", span=span, flops=flops, **said)
+    [found] = operator_costs(rank.tables()).rows(named=True)
+    known = (found["flops"], found["bytes"], found["dtype"])
+    assert known == (flops, moved, None if moved is None else "float32")
+
+
 def test_the_outermost_operator_counts_once() -> None:
     rank = Rank()
     host = rank.thread()
@@ -241,6 +263,15 @@ def test_what_the_source_says_comes_first_and_unknown_gpus_are_as_measured() -> 
     measured = peaks_of(deviceProperties=gpu, machine_speeds=[speed])
     assert (measured.source, measured.flops(None), measured.flops("float64")) == ("measured", 7e12, None)
     assert peaks_of(deviceProperties=gpu).source == ""
+
+
+def test_speeds_that_other_processes_disturbed_are_said_to_be_that() -> None:
+    alone = {"one_core": {"float32": {"flops_per_s": 9e12}}}
+    busy = {"device": "cuda", "products": {"float32": {"flops_per_s": 7e12}}, "disturbed": True}
+    assert peaks_of(machine_speeds=[busy]).source == "measured while busy"
+    assert peaks_of(machine_speeds=[busy, {**busy, "disturbed": False}]).source == "measured"
+    # What one core does by CPU time, the machine does
+    assert peaks_of(machine_speeds=[{**busy, **alone}]).flops("float32") == 9e12
 
 
 @pytest.mark.parametrize(
