@@ -31,6 +31,8 @@ _MOST = 0.6
 _TRAINS, _MOSTLY = ["data", "forward", "backward", "optimizer"], 0.5
 #: Least number of them in a run, and of looks at one that the program does not announce.
 _FEW, _LOOKS = 3, 10
+#: Looks that tell how long the events take without waits for a core.
+_TELL = 20
 
 
 class _Kind(NamedTuple):
@@ -98,6 +100,8 @@ def besides_training(observed: Observed) -> Iterator[Claim]:
         if len(found) < _FEW:
             continue
         (time, having), looks = _time(steps, found, quiet), observed.looks.filter(pl.col("phase") == name)
+        if looks["count"].sum() >= _TELL:  # such events may wait for a core less than the rest of the run
+            time = min(max(time, float(looks["time"].sum())), float(found["dur"].sum()) / len(steps))
         around = _around(observed, name)
         time += float(around["time"].sum()) - float(looks["time"].sum())
         told = Evidence(

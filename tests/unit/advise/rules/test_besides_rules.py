@@ -50,6 +50,17 @@ def test_a_checkpoint_that_waits_for_a_file_is_not_scaled_by_waits_for_a_core() 
     assert finding.gain_ns == pytest.approx(0.95 * 0.5 * STEP / 4, rel=0.05)
 
 
+def test_the_looks_at_checkpoints_tell_how_long_they_take_where_steps_wait_for_a_core() -> None:
+    # Given a checkpoint in the first half of each step, and waits for a core in the second half alone
+    save = (("/home/me/train.py", "save"), TRAIN)
+    training = sampled([(save, "io"), ((TRAIN,), "core")])
+    for row in training.rank.rows["run_steps"]:
+        row["delay"] = STEP // 2
+        training.rank.add("run_events", name="checkpoint", ts=row["ts"], dur=STEP // 2)
+    [found] = [finding for finding in training.findings() if finding.cause == "frequent-checkpoint"]
+    assert found.gain_ns == pytest.approx(0.95 * STEP / 2, rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("function", "program", "recorded", "causes"),
     [
