@@ -109,6 +109,15 @@ def _linear(call: OperatorInputs) -> tuple[int, int | None]:
     return 2 * prod(given) * weight[0], call.moved([*given[:-1], weight[0]])
 
 
+def _said_product(call: OperatorInputs) -> tuple[int, int | None]:
+    """X [..., m, k], y [..., k, n], and of each whether it is transposed."""
+    first, second = (
+        [*shape[:-2], shape[-1], shape[-2]] if turned == "True" and len(shape) > 1 else list(shape)
+        for shape, turned in zip(call.shapes[:2], call.values[2:4], strict=True)
+    )
+    return _product(0, 1)(OperatorInputs([first, second], call.types, ()))
+
+
 def _list(text: str) -> list[int]:
     return [int(part) for part in re.findall(r"-?\d+", text)]
 
@@ -132,6 +141,23 @@ def _convolution(call: OperatorInputs) -> tuple[int, int | None]:
         result = [(x + 2 * p - d * (k - 1) - 1) // s + 1 for x, k, s, p, d, _ in rows]
         channels, at = weight[0], result
     return 2 * given[0] * prod(at) * prod(weight), call.moved([given[0], channels, *result])
+
+
+def _said_convolution(call: OperatorInputs) -> tuple[int, int | None]:
+    """Return the cost of a convolution whose values are where PyTorch has those of ``aten::convolution``."""
+    if len(call.values) < 9:
+        raise ValueError
+    return _convolution(call)
+
+
+def _gradients_of(forward: _Rule) -> _Rule:
+    """Return the rule of a backward with the inputs of the forward, behind whose values stands how many gradients."""
+
+    def count(call: OperatorInputs) -> tuple[int, int | None]:
+        many, (flops, moved) = int(call.values[-1]), forward(call)
+        return many * flops, None if moved is None else many * moved
+
+    return count
 
 
 def _convolution_backward(call: OperatorInputs) -> tuple[int, int | None]:
@@ -277,8 +303,15 @@ _RULES: dict[str, tuple[str, _Rule]] = {
     **_named("matmul", _linear, "_linear_pointwise"),
     **_named("convolution", _convolution, "convolution _convolution"),
     **_named("convolution", _convolution_backward, "convolution_backward"),
-    **_named("matmul", _unsaid, "matmul batchmatmul"),
-    **_named("convolution", _unsaid, "conv2d conv2dbackpropinput conv2dbackpropfilter"),
+    **_named("matmul", _said_product, "matmul batchmatmul"),
+    **_named("matmul", _gradients_of(_said_product), "global_matmulgradnode global_bmmgradnode global_mvgradnode"),
+    **_named("convolution", _said_convolution, "conv2d conv3d depthwise_conv2d"),
+    **_named(
+        "convolution",
+        _gradients_of(_said_convolution),
+        "global_conv2dgradnodefinal global_conv3dgradnodefinal global_depthwiseconv2dgradnode",
+    ),
+    **_named("convolution", _unsaid, "conv2dbackpropinput conv2dbackpropfilter"),
     **_named("attention", _unsaid, "flashattentionscore"),
     **_named("attention", _attention(0, 2), " ".join(_ATTENTION)),
     **_named("attention", _attention(1, 5), " ".join(f"{name}_backward" for name in _ATTENTION)),

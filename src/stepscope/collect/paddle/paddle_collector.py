@@ -25,7 +25,7 @@ from stepscope.collect.protocol import Context
 from stepscope.collect.surgery import paddle_tracer
 from stepscope.collect.surgery.paddle_tracer import Tracer
 
-_NO_SHAPES = "Paddle records no shapes in eager mode and in PIR programs, and fails with shapes in older programs"
+_NO_SHAPES = "Paddle records no shapes: only products and convolutions that eager code calls have theirs, by a mark"
 _MEMORY_NOT_ASKED_FOR = "Paddle takes long to end a recording with memory; request it explicitly, with --memory"
 
 
@@ -42,6 +42,7 @@ class PaddleCollector(OnlyPlace):
         self._file: SavedFile | None = None
         self._path = Path()
         self._memory_before = 0
+        self._shapes = False
         self._recording = False
 
     def available(self) -> str | None:
@@ -62,7 +63,8 @@ class PaddleCollector(OnlyPlace):
         memory = options.profile_memory and not options.memory_by_default
         self._tracer = Tracer(memory=memory)
         self._guard.around(sys.modules["paddle.profiler.profiler"].Profiler, "__init__", self._foreign)
-        missing = {"record_shapes": _NO_SHAPES} if options.record_shapes else {}
+        self._shapes = bool(options.record_shapes)
+        missing = {"record_shapes": _NO_SHAPES} if self._shapes else {}
         if options.profile_memory and not memory:
             missing["profile_memory"] = _MEMORY_NOT_ASKED_FOR
         self._description = {
@@ -81,7 +83,7 @@ class PaddleCollector(OnlyPlace):
         self._memory_before = own_memory()
         self._tracer.start()
         self._recording = True
-        self._marks = RangeMarks()
+        self._marks = RangeMarks(shapes=self._shapes)
         self._marks.install()
         self._opened()
 

@@ -20,6 +20,7 @@ from typing import Any
 from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.hooks.post_import import when_imported
 from stepscope.collect.paddle.paddle_optimizers import OptimizerCalls
+from stepscope.collect.paddle.paddle_shapes import InputMarks
 from stepscope.collect.surgery.paddle_tracer import core
 
 _ALWAYS_OFF = (
@@ -38,12 +39,16 @@ _BACKWARD, _STEP = "Gradient Backward", "Optimization Step"
 
 
 class RangeMarks:
-    """Marks ranges from :meth:`install` to :meth:`remove`."""
+    """Marks ranges from :meth:`install` to :meth:`remove`.
 
-    def __init__(self) -> None:
+    Args:
+        shapes: Whether to mark inputs, too.
+    """
+
+    def __init__(self, *, shapes: bool) -> None:
         self._hooks = MethodHooks()
         self._withdraw: Callable[[], None] = lambda: None
-        self._optimizers = OptimizerCalls(self._step)
+        self._optimizers, self._inputs = OptimizerCalls(self._step), InputMarks() if shapes else None
         self._utils: Any = sys.modules["paddle.profiler.utils"]
         self._event = core()._RecordEvent
         self._types = core().TracerEventType
@@ -57,6 +62,8 @@ class RangeMarks:
         for name in ("run_backward", "run_partial_grad"):
             self._hooks.around(core().eager, name, self._backward)
         self._optimizers.install()
+        if self._inputs is not None:
+            self._inputs.install()
         self._utils._is_profiler_used = True
         self._hooks.around(
             getattr(sys.modules.get(_CALLS), "SymbolicStaticFunction", None), "_perform_call", self._call
@@ -67,6 +74,8 @@ class RangeMarks:
         """Stop marking, and restore the originals."""
         self._withdraw()
         self._utils._is_profiler_used = False
+        if self._inputs is not None:
+            self._inputs.remove()
         self._optimizers.remove()
         self._hooks.remove()
 

@@ -20,7 +20,7 @@ from stepscope.collect.host.live_objects import alive
 from stepscope.collect.paddle.paddle_optimizers import OptimizerCalls
 from stepscope.collect.steps import AWAITED, Gradients, Stepped
 from stepscope.collect.surgery.paddle_tracer import core
-from stepscope.trace.paddle_updates import UPDATES
+from stepscope.trace.paddle_terms import UPDATES
 
 _LOG = logging.getLogger("stepscope")
 

@@ -15,8 +15,9 @@ import polars as pl
 
 from stepscope.read.common.nesting import nest
 from stepscope.read.common.part_builder import LARGEST_TIME, PartBuilder, PartTracks, TrackRow, sound_rows
+from stepscope.read.paddle.paddle_inputs import with_inputs
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.paddle_updates import UPDATES
+from stepscope.trace.paddle_terms import UPDATES
 from stepscope.trace.tables import dtype
 
 #: Paddle's types of events, in the order in which it numbers them, and what they are.
@@ -132,7 +133,7 @@ def tables(recorded: PaddleRecording, ledger: LossLedger) -> dict[str, pl.DataFr
     operators, launches of kernels and ranges of C++ are annotations, as ranges of the user are.
     """
     part = PartBuilder()
-    host, memory = _sound(recorded.host, ledger), _sound_memory(recorded.memory, ledger)
+    host, memory = with_inputs(_sound(recorded.host, ledger)), _sound_memory(recorded.memory, ledger)
     device = _sound(recorded.device, ledger)
     thread = _register_tracks(part.tracks, (host, memory), device, recorded.extra)
     container = (pl.col("type") == "Operator") & pl.col("name").str.contains(CONTAINER)
@@ -255,7 +256,7 @@ def _add_operators(part: PartBuilder, host: pl.DataFrame) -> None:
     texts = chosen["stack"].drop_nulls().unique(maintain_order=True).to_list()
     numbers = dict(zip(texts, range(len(texts)), strict=True))
     stack = pl.col("stack").replace_strict(numbers, default=None, return_dtype=pl.Int64)
-    part.add("operators", chosen.select("span", "shapes", "dtypes", "module", stack=stack))
+    part.add("operators", chosen.select("span", "shapes", "dtypes", "concrete", "module", stack=stack))
     part.add_stacks([[{"file": None, "line": None, "function": line} for line in one.splitlines()] for one in texts])
 
 

@@ -9,3 +9,5 @@ UPDATES = frozenset((
     "dgc_momentum", "dpsgd", "ftrl", "fused_adam", "lamb", "lars_momentum", "merged_adam", "merged_momentum",
     "momentum", "nadam", "radam", "rmsprop", "rprop", "sgd", "sparse_momentum",
 ))  # fmt: skip
+#: The name of a range that says the inputs of the operator in it begins so; JSON follows.
+SAYS_INPUTS = "stepscope inputs "
