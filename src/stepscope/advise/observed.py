@@ -37,7 +37,7 @@ _PYTHONS = re.compile(
 )
 
 #: Packages whose compiled code computes itself, and calls no framework's operators.
-_COMPUTING = re.compile(r"[/\\](?:site|dist)-packages[/\\](?:numpy|scipy|pandas|sklearn|PIL)[/\\]")
+_COMPUTING = re.compile(r"[/\\](?:site|dist)-packages[/\\](?:numpy|scipy|pandas|sklearn|skimage|PIL|cv2)[/\\]")
 
 
 class SampledFrame(NamedTuple):

@@ -350,6 +350,18 @@ def test_native_time_in_a_line_that_calls_a_jitted_function_is_that_call(calling
     assert training.causes() == causes
 
 
+def test_native_time_inside_of_numpy_is_no_call_of_a_jitted_function() -> None:
+    # Given jitted functions whose calls seem to last all of the step, and half of it inside of NumPy
+    numpy = ((f"{PACKAGES}/numpy/lib/_histograms_impl.py", "histogram"), ("/home/me/train.py", "log"))
+    training = sampled([(numpy, "native"), ((TRAIN,), "native")], "jax")
+    thread = training.rank.thread(2)
+    for step in range(STEPS):
+        training.rank.span(thread, "runtime", step * STEP, STEP, "PjitFunction(train)", step=step)
+    [finding] = training.findings()
+    assert finding.cause == "python-in-step"
+    assert finding.gain_ns == pytest.approx(STEP / 2, rel=0.05)
+
+
 def test_python_that_jax_calls_back_on_the_training_thread_is_told_with_its_function() -> None:
     jax = f"{PACKAGES}/jax/_src"
     around = ((f"{jax}/debugging.py", "_flat_callback"), (f"{jax}/callback.py", "_wrapped_callback"), TRAIN)
