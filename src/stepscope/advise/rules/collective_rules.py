@@ -19,6 +19,7 @@ from stepscope.advise.calls import of_step, recorded_calls
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
+from stepscope.advise.rules.dispatch_rules import line_text
 from stepscope.analyse.intervals import Times, unite
 from stepscope.analyse.operators.operator_calls import or_negative, rows_of
 from stepscope.analyse.quantities import bytes_text, count_text, duration_text, percent_text
@@ -46,11 +47,16 @@ _GATHERS = "allgather"
 _DDP = "torch/nn/parallel/distributed.py"
 #: Where the functions are that exchange tensors.
 _DISTRIBUTED = r"[/\\]torch[/\\]distributed[/\\]distributed_c10d\.py$"
+#: Its functions that exchange objects of Python, and the collectives that they call: the sizes, then the pickled bytes.
+_OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
+_BY_OBJECTS = ("all_gather", "gather", "broadcast", "scatter")
 #: What runs the backward, at the end of which DistributedDataParallel waits for its sums.
 _ENGINE = "_engine_run_backward"
 #: Bytes with which it tells the other ranks whether a parameter was used.
 _MARK = 4
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
+#: States of a thread that waits for other ranks.
+_WAITING = ("lock", "io", "waiting")
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,7 +269,8 @@ def _too_often(observed: Observed, reduced: _Reduced, often: int, exposed: float
 
 
 def data_parallel(observed: Observed) -> Iterator[Claim]:
-    """Yield the search for parameters without gradients, where all have one, and buffers that each step sends."""
+    """Yield what each step sends besides: objects, buffers, and which parameters have gradients, where all have one."""
+    yield from _objects(observed)
     state = observed.facts.get("torch.state")
     models = state.get("models") or [] if isinstance(state, dict) else []
     for model in (one for one in models if isinstance(one.get("ddp"), dict)):
@@ -271,6 +278,26 @@ def data_parallel(observed: Observed) -> Iterator[Claim]:
             yield from _search(observed, model)
         if model["ddp"].get("broadcast_buffers"):
             yield from _buffers(observed, model)
+
+
+def _objects(observed: Observed) -> Iterator[Claim]:
+    """Objects of Python that ranks exchange, such as the metrics of a step."""
+    looks = observed.looks_through("torch/distributed/distributed_c10d.py", *_OBJECTS)
+    waiting = pl.col("state").is_in(_WAITING)
+    waits = min(float(looks.filter(waiting)["time"].sum()), sum(_usual(observed, name) for name in _BY_OBJECTS))
+    own = looks.filter(~waiting)
+    time = float(own["time"].sum()) + waits
+    if observed.share(time) < _TOLD:
+        return
+    called = sorted({one.function for stack in looks["stack"].to_list() for one in observed.stacks[stack]}
+                    & set(_OBJECTS))  # fmt: skip
+    yield _in_distributed(
+        observed, own, waits, cause="small-collectives", who=f"{' and '.join(called)} does so",
+        title=f"{of_step(observed, time)} ranks exchange objects of Python{line_text(observed, looks)}",
+        evidence=f"{' and '.join(called)} pickles objects, and sends their sizes and then their bytes",
+        remedy="Exchange numbers as one tensor, every so many steps: if step % 50 == 0: "
+        "dist.all_reduce(torch.stack([loss.detach(), correct])); objects once in an epoch.",
+    )  # fmt: skip
 
 
 def _search(observed: Observed, model: dict[str, Any]) -> Iterator[Claim]:
@@ -282,7 +309,7 @@ def _search(observed: Observed, model: dict[str, Any]) -> Iterator[Claim]:
     time = float(looks["time"].sum()) + waits
     if not trained or sums < trained or not time:
         return
-    yield _of_ddp(
+    yield _in_distributed(
         observed, looks, waits, cause="unused-parameter-search",
         title=f"{of_step(observed, time)} DistributedDataParallel searches the graph for parameters without a "
         f"gradient and tells the other ranks, and all {trained} have one",
@@ -308,7 +335,7 @@ def _of_its_own(observed: Observed, size: int) -> float:
 
 def _buffers(observed: Observed, model: dict[str, Any]) -> Iterator[Claim]:
     looks = observed.looks_through(_DDP, "_sync_buffers")
-    waiting = pl.col("state").is_in(["lock", "io", "waiting"])
+    waiting = pl.col("state").is_in(_WAITING)
     # A rank that comes first waits for the others: without the exchange it waits for them at the next one.
     waits = min(float(looks.filter(waiting)["time"].sum()), _usual(observed, "broadcast"))
     own = looks.filter(~waiting)
@@ -317,7 +344,7 @@ def _buffers(observed: Observed, model: dict[str, Any]) -> Iterator[Claim]:
         return
     held = sum(int(size) for size in (model.get("buffer_bytes_by_dtype") or {}).values())
     norms = count_text(int(model.get("batchnorm") or 0), "BatchNorm layer")
-    yield _of_ddp(
+    yield _in_distributed(
         observed, own, waits, cause="buffer-broadcasts",
         title=f"{of_step(observed, time)} the first rank sends its buffers to the others before the forward: the "
         f"statistics of {norms}",
@@ -337,15 +364,15 @@ def _usual(observed: Observed, operation: str) -> float:
     return each * len(durations) / max(observed.summary.steps.count, 1)
 
 
-def _of_ddp(observed: Observed, looks: pl.DataFrame, waits: float, **says: str) -> Claim:
+def _in_distributed(observed: Observed, looks: pl.DataFrame, waits: float, **says: str) -> Claim:
     seen, count = float(looks["time"].sum()), max(float(looks["count"].sum()), 1.0)
     time, error = seen + waits, seen / count**0.5 + waits / 4
     finding = Finding(
         cause=says["cause"],
         title=says["title"],
         gain_ns=round(time), gain_low_ns=round(max(time - 2 * error, 0.0)), gain_high_ns=round(time + 2 * error),
-        basis="the samples in which DistributedDataParallel does so, and its own part of the communication "
-        "that nothing hides",
+        basis=f"the samples in which {says.get('who', 'DistributedDataParallel does so')}, and its own part of the "
+        "communication that nothing hides",
         confidence=Confidence.MEASURED,
         evidence=(
             Evidence(text=says["evidence"]),

@@ -195,3 +195,31 @@ def test_the_wait_for_a_late_rank_is_not_the_cost_of_sending_buffers() -> None:
     [finding] = training.findings()
     assert finding.cause == "buffer-broadcasts"
     assert finding.gain_ns == pytest.approx(1_000_000, rel=0.02)
+
+
+def sending(function: str, state: str = "native") -> Training:
+    """The same, in a function of ``torch.distributed``."""
+    training = parallel(function, 4, state)
+    for row in training.rank.rows["stacks"]:
+        for frame in row["frames"]:
+            frame["file"] = frame["file"].replace("nn/parallel/distributed.py", "distributed/distributed_c10d.py")
+            frame["function"] = frame["function"].rpartition(".")[2]
+    return training
+
+
+@pytest.mark.parametrize(("function", "causes"), [("all_gather_object", ["small-collectives"]), ("all_gather", [])])
+def test_objects_that_each_step_exchanges_are_told_with_their_line(function: str, causes: list[str]) -> None:
+    found = sending(function).findings()
+    assert [finding.cause for finding in found] == causes
+    assert all("objects of Python: train.py:9" in finding.title for finding in found)
+    assert [finding.gain_ns for finding in found] == [pytest.approx(2_000_000, rel=0.01)] * len(causes)
+
+
+def test_objects_cost_what_exchanging_them_takes_where_no_rank_is_late() -> None:
+    training = sending("all_gather_object", "lock")
+    for step, dur in enumerate((1_000_000, 4_000_000, 1_000_000)):
+        span = training.rank.span(0, "collective", step * STEP, dur, "gloo:all_gather", step=step)
+        training.rank.add("collectives", span=span, operation="all_gather", group="0", bytes_in=4096)
+    [finding] = training.findings()
+    assert finding.cause == "small-collectives"
+    assert finding.gain_ns == pytest.approx(1_000_000, rel=0.02)
