@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.analyse.quantities import count_text
+from stepscope.analyse.quantities import count_text, duration_text
 from stepscope.analyse.step.activity import IS_POINT_TO_POINT
 from stepscope.cluster.job_tables import JobTables
 from stepscope.cluster.slow.own_work import OwnWork
@@ -21,6 +21,9 @@ from stepscope.trace.job_ranks import RankSaid, contradictions, listed
 _UNNAMED = -1
 #: Clocks of at most this share of the machines, or of one, are misfits.
 _FEW_CLOCKS = 0.25
+#: A call that the end of a recording cuts off waits in vain if it lasts so long, ns, and so many times as long as the
+#: others. The recorder writes every half a second: then no call of another rank is missing that came before.
+_IN_VAIN_NS, _IN_VAIN = 2_000_000_000, 10
 
 
 @dataclass(frozen=True)
@@ -169,18 +172,21 @@ def _hung(tables: JobTables) -> Iterator[Misfit]:
     # Of ranks that name no group, all of what they call belongs to all ranks.
     unnamed = pl.col("group").is_null().all().over("rank")
     everything = tables.collectives.with_columns(group=pl.when(unnamed).then(_UNNAMED).otherwise("group"))
+    everything = _with_calls_in_vain(everything, tables.ranks)
     # What hangs lets no later call of its group run: work of a call that others followed is there, and was not found.
     called = pl.coalesce("launch", "ts")
     followed = called < called.filter("launched").max().over("rank", "group")
     everything = everything.with_columns(pl.col("launched") | followed.fill_null(value=False))
     calls = everything.filter(pl.col("group").is_not_null() & ~IS_POINT_TO_POINT)
     counts = calls.group_by("group", "rank").agg(
-        pl.len().alias("calls"), (~pl.col("launched")).sum().alias("open"), pl.col("launch", "ts").max()
+        pl.len().alias("calls"), (~pl.col("launched")).sum().alias("open"), pl.col("in_vain").any()
     )
-    # What a cut capture lacks may have been called. Of pairs, ranks have any number of calls; they wait all the same.
-    cut = tables.ranks.filter("cut")["rank"]
-    waiting = {*everything.filter(~pl.col("launched"))["rank"], *cut}
-    behind = counts.filter(pl.col("calls") < pl.col("calls").max().over("group"), ~pl.col("rank").is_in(waiting))
+    # Of pairs, ranks have any number of calls; they wait all the same.
+    waiting = set(everything.filter(~pl.col("launched"))["rank"])
+    # What a cut capture lacks may have been called, unless others wait in vain for the next call of its rank.
+    done = (pl.col("calls") - pl.col("open")).filter(pl.col("in_vain")).min().over("group")
+    whole = ~pl.col("rank").is_in(tables.ranks.filter("cut")["rank"].implode()) | (pl.col("calls") >= done)
+    behind = counts.filter(pl.col("calls") < pl.col("calls").max().over("group"), ~pl.col("rank").is_in(waiting), whole)
     held = counts.join(behind.select("group").unique(), on="group", how="semi").filter(pl.col("open") > 0)
     behind = behind.join(held.select("group").unique(), on="group", how="semi")
     if behind.is_empty():
@@ -194,14 +200,27 @@ def _hung(tables: JobTables) -> Iterator[Misfit]:
     whose = "all ranks" if group == _UNNAMED else f"group {(named or [None])[0] or group}"
     where = f"{stopped['operation'].item(0)!s} {place} of {whose}"
     call, it = ("calls", "it") if len(ranks) == 1 else ("call", "them")
-    held_up = len(waiting.difference(cut))
-    wait = "rank waits" if held_up == 1 else "ranks wait"
-    sentence = f"{_capital(_ranks(ranks))} never {call} {where}: {held_up:,} {wait} for {it}."
+    wait = "rank waits" if len(waiting) == 1 else "ranks wait"
+    sentence = f"{_capital(_ranks(ranks))} never {call} {where}: {len(waiting):,} {wait} for {it}."
+    waited = max(stopped.filter("in_vain")["dur"], default=0)
+    told = f"still waited when the recording ended, up to {duration_text(waited)}"
+    what = told if waited else "no work of it is recorded"
     details = (
-        f"{len(others):,} ranks of the group launched {where}, and no work of it is recorded",
+        f"{count_text(len(others), 'rank')} of the group launched {where}, and {what}",
         f"{_ranks(ranks)} {'waits' if len(ranks) == 1 else 'wait'} for nobody",
     )
     yield Misfit("hung-collective", sentence, tuple(ranks), details, certain=False)
+
+
+def _with_calls_in_vain(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls with ``in_vain``: those of a host that still waited when its recording was cut did not run."""
+    cut = ranks.filter(pl.col("cut") & ~pl.col("imported"))["rank"]
+    of_group = ("rank", "group")
+    last = calls.with_columns(last=pl.col("ts") + pl.col("dur") > pl.col("ts").max().over(of_group))
+    others = pl.col("dur").filter(~pl.col("last")).max().over(of_group).fill_null(0)
+    long = pl.col("dur") >= pl.max_horizontal(_IN_VAIN_NS, _IN_VAIN * others)
+    found = last.with_columns(in_vain=pl.col("last") & long & pl.col("rank").is_in(cut.implode()))
+    return found.with_columns(pl.col("launched") & ~pl.col("in_vain"))
 
 
 def _uncalibrated(tables: JobTables, clocks: pl.DataFrame | None, explained: set[int]) -> Iterator[Misfit]:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import stepscope
+from stepscope.advise.job_findings import job_findings
 from tests.frameworks.torch.programs import environment, free_port, manifest, recorded_spans, recorded_steps, runs
 
 pytestmark = pytest.mark.slow
 
-#: Rank 1 is slower than rank 0; the argument says what else happens to it, behind the recorded steps.
+#: Rank 1 is slower than rank 0; the argument says what else happens to it: it hangs in the recorded steps, or is killed
+#: behind them.
 PROGRAM = """
 import os, signal, sys, time
 import torch
@@ -29,6 +33,9 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for number in range(14):
     if number == 12 and (rank, what) == (1, "killed"):
         os.kill(os.getpid(), signal.SIGKILL)
+    if number == 8 and (rank, what) == (1, "hangs"):
+        print("hangs", flush=True)
+        time.sleep(600)
     time.sleep(0.002 + 0.01 * rank)
     optimizer.zero_grad()
     model(torch.ones(2, 8)).sum().backward()
@@ -85,6 +92,18 @@ def test_a_killed_rank_does_not_hold_the_summary_up(tmp_path: Path) -> None:
     # Then its recording is read by the first rank, which does not wait
     assert (run / "rank1" / "summary.json").exists()
     assert "After" not in told
+
+
+def test_a_rank_that_hangs_is_named_though_all_are_killed(tmp_path: Path) -> None:
+    with started(tmp_path, "hangs", 2) as (first, second):
+        assert second.stdout is not None
+        assert second.stdout.readline() == "hangs\n"
+        time.sleep(5)
+        assert first.poll() is None, "it waits"
+    (run,) = runs(tmp_path / "runs")
+    found, *_ = job_findings(stepscope.job(run))
+    assert (found.cause, found.ranks) == ("hung-collective", (1,))
+    assert found.title.endswith("of group default_pg: 1 rank waits for it.")
 
 
 def test_a_rank_of_which_nothing_is_there_is_named(tmp_path: Path) -> None:

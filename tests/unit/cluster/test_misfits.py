@@ -158,6 +158,45 @@ def test_a_hang_names_the_rank_that_waits_for_nobody(culprit: int) -> None:
     assert one.sentence == f"Rank {culprit} never calls allreduce 2 of group default_pg: 3 ranks wait for it."
 
 
+def killed(waited: float, *, lost: int = 0, imported: bool = False) -> JobTables:
+    """Ranks of gloo that were killed while rank 1 did not call what the others called ``waited`` seconds before.
+
+    Of rank 1, the last ``lost`` of its five calls are missing.
+    """
+    rows = [
+        {"rank": rank, "group": 0, "operation": "allreduce", "launched": True, "sequence": n, "ts": 100 * MS * n}
+        | {"dur": int(waited * 1_000 * MS) if n == 5 else 40 * MS}
+        for rank in range(4)
+        for n in range(5 - lost if rank == 1 else 6)
+    ]
+    values = [{**row, "launch": row["ts"]} for row in rows]
+    groups = [{"id": 0, "ranks": [0, 1, 2, 3], "size": 4, "name": "0", "description": "default_pg"}]
+    tables = job_tables(ranks=4, device="cpu")
+    cut = tables.ranks.with_columns(cut=pl.lit(value=True), imported=pl.lit(value=imported))
+    return replace(
+        tables,
+        ranks=conform("ranks", cut),
+        collectives=conform("collectives", pl.DataFrame(values)),
+        groups=conform("groups", pl.DataFrame(groups)),
+    )
+
+
+def test_a_hang_that_ends_with_all_processes_names_the_rank_that_the_others_wait_for() -> None:
+    hang, cut = misfits(killed(30))
+    assert (hang.cause, hang.ranks, cut.cause) == ("hung-collective", (1,), "unreadable-rank")
+    assert hang.sentence == "Rank 1 never calls allreduce 5 of group default_pg: 3 ranks wait for it."
+    assert hang.details[0].endswith("still waited when the recording ended, up to 30.0 s")
+
+
+@pytest.mark.parametrize(
+    ("waited", "lost", "imported"),
+    [(0.3, 0, False), (1.9, 0, False), (30, 2, False), (30, 0, True)],
+    ids=["a usual wait", "less than the recorder keeps", "more calls are lost", "another tool's file that is cut"],
+)
+def test_processes_that_end_while_some_wait_are_no_hang(waited: float, lost: int, imported: bool) -> None:
+    only(misfits(killed(waited, lost=lost, imported=imported)), "unreadable-rank", 0, 1, 2, 3)
+
+
 def test_a_call_whose_work_was_not_found_is_no_hang_if_later_ones_ran() -> None:
     """The clock of its host was set between a call and its kernel: no call seems to have launched that kernel."""
     tables = hung(0)
