@@ -91,7 +91,7 @@ def _show_job(run: Run, console: Console) -> bool:
         for name, said in _collectors(rank, numbers=False).items():
             states.setdefault(name, {})[rank.rank] = said
     facts = {
-        "ranks": f"{len(run.ranks):,} of {summary.world_size or 'an unknown number'}",
+        "ranks": f"{len({rank.rank for rank in readable}):,} of {summary.world_size or 'an unknown number'}",
         "hosts": summary.hosts or "not known of every rank",
         "status": _by_rank({rank.rank: str(rank.manifest.get("status", "unknown")) for rank in readable}),
         "captures": f"{len(captures):,} ({bytes_text(sum(capture.size for capture in captures))})",

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=("serial", "processes", "dask"),
         default="",
-        help="where ranks are reduced (default: processes for eight ranks and more, else serial)",
+        help="where ranks are reduced (default: processes for 64 ranks or 64 MiB and more, else serial)",
     )
     parser.add_argument(
         "--workers", type=_positive, metavar="N", help="number of processes (default: one for each core)"

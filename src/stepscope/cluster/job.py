@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -157,8 +158,10 @@ def job(path: str | Path | Run, *, engine: Engine | None = None) -> Job:
 def kept_summary(rank: RankRun) -> RankSummary | None:
     """Return the summary that is kept of a rank; None if it is not there, damaged, or of other captures."""
     with suppress(InputError, ValueError):
-        kept = rank.kept_section(SECTION)
-        return None if kept is None else decode(kept)
+        if (kept := rank.kept_section(SECTION)) is not None:
+            said = decode(kept)
+            # The directory may have been copied since, or have another name.
+            return replace(said, facts={**said.facts, "directory": rank.directory.path.name})
     return None
 
 

@@ -242,7 +242,7 @@ def _unpacked(packed: _Packed, height: int, near: ColumnValues | None) -> Column
 
 def job_tables(summaries: Iterable[RankSummary]) -> JobTables:
     """Return the tables of a job, from the summaries of its ranks in any order."""
-    ordered = sorted(summaries, key=lambda one: (one.rank, str(one.facts.get("directory"))))
+    ordered = _once_a_rank(sorted(summaries, key=lambda one: (one.rank, str(one.facts.get("directory")))))
     rows = pl.DataFrame([{"rank": one.rank, **one.facts} for one in ordered], infer_schema_length=None, strict=False)
     groups, numbers = _united_groups(ordered)
     losses = [(one.rank, *row) for one in ordered for row in one.losses]
@@ -254,6 +254,21 @@ def job_tables(summaries: Iterable[RankSummary]) -> JobTables:
         losses=conform("losses", pl.DataFrame(losses, schema=empty("losses").schema, orient="row")),
         **tables,
     )
+
+
+def _once_a_rank(ordered: Sequence[RankSummary]) -> list[RankSummary]:
+    """Return the summaries; of several readable ones of a rank, one counts, and the others keep what they say it is."""
+    counted: dict[int, RankSummary] = {}
+    for one in ordered:
+        if "fault" not in one.facts and (one.rank not in counted or one.facts["directory"] == f"rank{one.rank}"):
+            counted[one.rank] = one
+    names = {rank: one.facts["directory"] for rank, one in counted.items()}
+    return [
+        one
+        if "fault" in one.facts or one is counted[one.rank]
+        else RankSummary(one.rank, {**one.facts, "fault": f"{names[one.rank]} is rank {one.rank}, and counts."})
+        for one in ordered
+    ]
 
 
 def _below_each_other(

@@ -213,6 +213,12 @@ def test_check_says_what_a_job_holds_and_ends_with_3_if_its_ranks_do_not_fit(
     assert "rank 0 of 4" in said(capsys)
     assert main(["check", str(run), "--rank", "all"]) == 3
     assert said(capsys).count("tables ") == 3
+    shutil.copytree(run / "rank0", run / "rank7")
+    assert main(["check", str(run)]) == 3
+    text = said(capsys)
+    assert "ranks 3 of 4" in text
+    assert "steps 8 steps clocks" in text
+    assert "does not fit 2 directories say that they are rank 0: rank0, rank7." in text
 
 
 def test_a_rank_that_cannot_be_read_costs_that_rank_by_name(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -134,6 +136,20 @@ def test_ranks_are_below_each_other_in_order_and_have_every_column() -> None:
     for name, table in JOB_SCHEMA.items():
         assert getattr(job, name).columns == [column.name for column in table.columns]
     assert job.collectives["rank"].to_list() == [1] * 10 + [2] * 10 + [3] * 10
+
+
+def test_of_two_directories_of_a_rank_one_counts() -> None:
+    """The one that is named after the rank, if it can be read; the other is a row that says so."""
+    left, right = long_rank(2, 10, rank=1), long_rank(3, 12, rank=1)
+    copy = replace(right, facts={**right.facts, "directory": "a copy", "world_size": 4})
+    job = job_tables([copy, left])
+    assert job.ranks.select("directory", "world_size", "fault").rows() == [
+        ("a copy", 4, "rank1 is rank 1, and counts."),
+        ("rank1", None, None),
+    ]
+    assert (job.steps.height, job.collectives.height) == (2, 10)
+    broken = replace(left, facts={**left.facts, "fault": "it is damaged"}, columns={})
+    assert job_tables([copy, broken]).steps.height == 3
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b'{"rank": 1}', b"x"])
