@@ -122,7 +122,8 @@ def works_at(traces: Sequence[str], *, keep_in: Path | None = None) -> list[Rank
         for number, trace in enumerate(traces):
             path = local_path(trace)
             if path is not None:
-                looks.append(sniff.look(path))
+                # The workers of a cluster have another working directory.
+                looks.append(sniff.look(path.absolute()))
             else:
                 captures, found = found_at(trace, Path(directory) / str(number))
                 looks.append(captures)
@@ -165,7 +166,7 @@ def _work(
         manifest,
         captures=() if remote else tuple(captures),
         remote=tuple(remote),
-        keep_in=None if keep_in is None else keep_in / f"rank{rank}",
+        keep_in=None if keep_in is None else keep_in.absolute() / f"rank{rank}",
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,8 +16,10 @@ import pytest
 
 from stepscope.cluster.reduction import engines
 from stepscope.cluster.reduction.engines import Engine, share
-from stepscope.cluster.reduction.reduce_job import reduce_job, reduce_rank, works_at
+from stepscope.cluster.reduction.reduce_job import SECTION, reduce_job, reduce_rank, works_at
 from stepscope.errors import UsageError
+from stepscope.run import RankRun
+from stepscope.trace.run_directory import RankDirectory
 from tests.children import children_with
 
 WORK = """
@@ -203,6 +207,37 @@ def test_workers_of_dask_give_the_same_bytes_and_one_of_them_may_be_killed(
     cluster.workers[1].kill()
     monkeypatch.setattr(engines, "SILENCE_S", 1)
     assert dict(engine.map(reduce_rank, works[:2])) == dict.fromkeys(range(2), "No worker of Dask is left.")
+
+
+@pytest.mark.slow
+def test_the_verb_reduces_on_dask_though_a_worker_is_killed_that_has_work(
+    cluster: Cluster, dlrm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given paths from here, which mean other files where the workers run."""
+    scheduler = str(cluster.engine().scheduler)
+    shutil.copytree(dlrm, tmp_path / "here" / "traces")
+    monkeypatch.chdir(tmp_path / "here")
+    command = [sys.executable, "-m", "stepscope", "reduce", "traces", "-o", "job", "--keep", "--engine", "dask"]
+    # The worker that stands still has ranks, and gives none back.
+    cluster.workers[0].send_signal(signal.SIGSTOP)
+    with subprocess.Popen([*command, "--scheduler", scheduler]) as reducing:
+        try:
+            limit = time.monotonic() + 120
+            while not list(Path("job").glob("rank*/summary.json")) and time.monotonic() < limit:
+                time.sleep(0.05)
+            assert reducing.poll() is None, "it waits for the ranks of the worker that stands still"
+            cluster.workers[0].kill()
+            assert reducing.wait(timeout=120) == 0
+        finally:
+            reducing.kill()
+    assert reduce_job(["traces"], Path("job"), engine=Engine("serial"), keep=True) == (0, {})
+    reduce_job(["traces"], Path("serial"), engine=Engine("serial"))
+    made, expected = (
+        {rank.name: RankRun(RankDirectory(rank)).kept_section(SECTION) for rank in Path(job).iterdir()}
+        for job in ("job", "serial")
+    )
+    assert len(expected) == 8
+    assert made == expected
 
 
 def test_a_scheduler_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
