@@ -190,6 +190,7 @@ def _hung(tables: JobTables) -> Iterator[Misfit]:
     held = counts.join(behind.select("group").unique(), on="group", how="semi").filter(pl.col("open") > 0)
     behind = behind.join(held.select("group").unique(), on="group", how="semi")
     if behind.is_empty():
+        yield from _unanswered(everything, waiting)
         return
     ranks = sorted(behind["rank"].unique().to_list())
     group = int(behind["group"].min())  # type: ignore[arg-type]
@@ -210,6 +211,31 @@ def _hung(tables: JobTables) -> Iterator[Misfit]:
         f"{_ranks(ranks)} {'waits' if len(ranks) == 1 else 'wait'} for nobody",
     )
     yield Misfit("hung-collective", sentence, tuple(ranks), details, certain=False)
+
+
+def _unanswered(calls: pl.DataFrame, waiting: set[int]) -> Iterator[Misfit]:
+    """Yield the ranks that waiting ranks send to, or receive from, and that wait for nobody themselves."""
+    sends = pl.col("operation").cast(pl.String).str.ends_with("send")
+    peer = pl.when(sends).then("destination").otherwise("source")
+    messages = calls.filter(pl.col("in_vain") & IS_POINT_TO_POINT).select("rank", "ts", "dur", sends=sends, peer=peer)
+    messages = messages.filter(pl.col("peer").is_in(set(calls["rank"]).difference(waiting))).sort("ts", "rank")
+    if messages.is_empty():
+        return
+    ranks = sorted(messages["peer"].unique().to_list())
+    first, sent = messages.select("rank", "sends").row(0)
+    plural = "s" if len(ranks) == 1 else ""
+    what = f"receive{plural} what rank {first} sends" if sent else f"send{plural} what rank {first} waits for"
+    wait = "rank waits" if len(waiting) == 1 else "ranks wait"
+    them = "it" if len(ranks) == 1 else "them"
+    sentence = f"{_capital(_ranks(ranks))} never {what}: {len(waiting):,} {wait} for {them}."
+    details = tuple(
+        f"rank {rank} still waited for rank {peer} when the recording ended, {duration_text(dur)}"
+        for rank, peer, dur in messages.unique(["rank", "peer"], maintain_order=True)
+        .select("rank", "peer", "dur")
+        .rows()
+    )
+    nobody = f"{_ranks(ranks)} wait{plural} for nobody"
+    yield Misfit("hung-collective", sentence, tuple(ranks), (*details, nobody), certain=False)
 
 
 def _with_calls_in_vain(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:

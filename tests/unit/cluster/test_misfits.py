@@ -188,6 +188,39 @@ def test_a_hang_that_ends_with_all_processes_names_the_rank_that_the_others_wait
     assert hang.details[0].endswith("still waited when the recording ended, up to 30.0 s")
 
 
+def pipeline_killed(hangs: int, waited: float) -> JobTables:
+    """Four stages of gloo that were killed: the third microbatch reaches no stage behind the one that hangs."""
+    rows = []
+    for rank in range(4):
+        for n, at in ((0, 0), (1, 100 * MS), (2, 200 * MS)):
+            dur = int(waited * 1_000 * MS) if n == 2 else 40 * MS
+            pair = {"source": rank, "destination": rank + 1}
+            if rank < 3 and (n < 2 or rank < hangs):
+                rows.append(
+                    {"rank": rank, "operation": "send", "ts": at, "dur": dur if rank == hangs - 1 else MS, **pair}
+                )
+            if rank and (n < 2 or rank > hangs):
+                pair = {"source": rank - 1, "destination": rank}
+                rows.append({"rank": rank, "operation": "recv", "ts": at - 1, "dur": dur, **pair})
+    tables = killed(waited)
+    values = pl.DataFrame([{**row, "group": 0, "launched": True, "launch": row["ts"]} for row in rows])
+    return replace(tables, collectives=conform("collectives", values))
+
+
+@pytest.mark.parametrize(
+    ("hangs", "sentence"),
+    [
+        (0, "Rank 0 never sends what rank 1 waits for: 3 ranks wait for it."),
+        (3, "Rank 3 never receives what rank 2 sends: 1 rank waits for it."),
+    ],
+)
+def test_a_stage_that_hangs_is_named_though_its_peers_wait_in_messages(hangs: int, sentence: str) -> None:
+    hang, cut = misfits(pipeline_killed(hangs, 30))
+    assert (hang.cause, hang.ranks, cut.cause) == ("hung-collective", (hangs,), "unreadable-rank")
+    assert hang.sentence == sentence
+    only(misfits(pipeline_killed(hangs, 1)), "unreadable-rank", 0, 1, 2, 3)
+
+
 @pytest.mark.parametrize(
     ("waited", "lost", "imported"),
     [(0.3, 0, False), (1.9, 0, False), (30, 2, False), (30, 0, True)],
