@@ -181,14 +181,31 @@ def test_several_slow_ranks_are_named_each_with_its_own_cause() -> None:
     assert {(one.cause, one.ranks) for one in found(both)} == {("slow-rank", (1,)), ("data-wait-rank", (6,))}
 
 
-def test_a_slow_machine_is_one_finding_with_its_ranks() -> None:
+@pytest.mark.parametrize(
+    ("hosts", "who"), [(True, "The 4 ranks of node1 keep the other 4"), (False, "Ranks 4 to 7 keep the other 4")]
+)
+def test_a_slow_machine_is_one_finding_with_its_ranks(hosts: bool, who: str) -> None:
     def machine(rank: int, step: int, work: dict[str, float]) -> None:
         if rank >= 4:
             work.update({name: work[name] * 1.3 for name in OPERATORS})
 
-    [one] = found(machine)
+    tables = job_tables(machine)
+    unknown = tables.ranks.with_columns(host=pl.lit(None, tables.ranks.schema["host"]))
+    [one] = job_findings(Job(tables if hosts else replace(tables, ranks=unknown)))
     assert one.ranks == (4, 5, 6, 7)
-    assert one.title.startswith("The 4 ranks of node1 keep the other 4 waiting ")
+    assert one.title.startswith(f"{who} waiting ")
+    assert one.gain_ns is not None
+    assert one.gain_ns > 0
+
+
+def test_ranks_of_no_known_machine_that_do_not_follow_each_other_are_findings_of_their_own() -> None:
+    def apart(rank: int, step: int, work: dict[str, float]) -> None:
+        if rank in (1, 2, 6):
+            work["aten::mm"] += 20
+
+    tables = job_tables(apart)
+    unknown = tables.ranks.with_columns(host=pl.lit(None, tables.ranks.schema["host"]))
+    assert {one.ranks for one in job_findings(Job(replace(tables, ranks=unknown)))} == {(1, 2), (6,)}
 
 
 def test_ranks_that_nobody_waits_for_are_not_blamed() -> None:

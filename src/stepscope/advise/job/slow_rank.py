@@ -81,7 +81,10 @@ def _saved(gain: Gain, ranks: set[int], everyone: set[int]) -> tuple[str, tuple[
 
 
 def _by_machine(tables: JobTables, found: list[tuple[Row, Diagnosis]]) -> list[list[tuple[Row, Diagnosis]]]:
-    """Put the ranks of a machine together if all of them are slow for one cause."""
+    """Put the ranks of a machine together if all of them are slow for one cause.
+
+    Where no machine is known, ranks that follow each other are those of one: launchers number them so.
+    """
     host_of = dict(tables.ranks.select("rank", "host").drop_nulls().rows())
     size: dict[str, int] = defaultdict(int)
     for host in host_of.values():
@@ -92,8 +95,21 @@ def _by_machine(tables: JobTables, found: list[tuple[Row, Diagnosis]]) -> list[l
     result = []
     for (host, _, _), members in groups.items():
         whole = host is not None and 1 < len(members) == size[host] < len(host_of)
-        result += [members] if whole else [[one] for one in members]
+        apart = _following(members) if not host_of else [[one] for one in members]
+        result += [members] if whole else apart
     return result
+
+
+def _following(members: list[tuple[Row, Diagnosis]]) -> list[list[tuple[Row, Diagnosis]]]:
+    """Return the ranks in runs whose numbers follow each other; the slowest of a run first."""
+    place = {int(row["rank"]): number for number, (row, _) in enumerate(members)}
+    runs: list[list[int]] = []
+    for rank in sorted(place):
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return [[members[number] for number in sorted(place[rank] for rank in run)] for run in runs]
 
 
 def _finding(
@@ -110,7 +126,8 @@ def _finding(
     arrival, confidence = _arrival(row, late.get(int(row["rank"])))
     others = tables.steps["rank"].n_unique() - len(ranks)
     host = dict(tables.ranks.select("rank", "host").rows()).get(ranks[0])
-    who = f"Rank {ranks[0]} keeps" if len(ranks) == 1 else f"The {len(ranks):,} ranks of {host} keep"
+    together = f"The {len(ranks):,} ranks of {host}" if host else f"Ranks {ranks[0]} to {ranks[-1]}"
+    who = f"Rank {ranks[0]} keeps" if len(ranks) == 1 else f"{together} keep"
     whom = "the other rank" if others == 1 else f"the other {others:,}"
     waits = row["peers_wait_ns"]
     # Where most of it is hidden, or waits for a core lengthen it, the others wait for what the job loses. Of several
