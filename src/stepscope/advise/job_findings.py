@@ -104,7 +104,9 @@ def job_verdict(findings: Sequence[Finding], summary: JobSummary, time: Callable
     communication = summary.communication
     if communication is not None and communication.wait_ns is not None:
         facts.append(f"ranks wait {time(communication.wait_ns)} for each other")
-    return f"Nothing stands out{_limit(summary)}: {', '.join(facts)}."
+    hung = any(finding.cause == "hung-collective" for finding in findings)
+    limit = " of the steps before the job hung" if hung else _limit(summary)
+    return f"Nothing stands out{limit}: {', '.join(facts)}."
 
 
 def _limit(summary: JobSummary) -> str:

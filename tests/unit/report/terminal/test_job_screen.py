@@ -169,6 +169,8 @@ def test_a_job_of_which_too_little_is_known_is_not_called_healthy() -> None:
     assert f"not typical {said}" in " ".join(shown(unlike).split())
     unknown = replace(known, clocks=JobClocks(63, 12_000.0, (("it shares no collective", (7,)),)))
     assert "not all clocks are aligned" in job_verdict((), unknown, duration_text)
+    hung = structs.replace(MISSING, cause="hung-collective")
+    assert job_verdict((hung,), known, duration_text).startswith("Nothing stands out of the steps before the job hung")
     nothing = replace(known, ranks=tuple(replace(rank, step_ns=None) for rank in known.ranks), step_ns=None, steps=0)
     assert job_verdict((), nothing, duration_text) == "No steps were found on 64 ranks: nothing can be compared."
 
