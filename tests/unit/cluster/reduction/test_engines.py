@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 import signal
 import subprocess
@@ -146,13 +147,14 @@ def test_an_unknown_engine_is_refused() -> None:
 
 
 class Cluster:
-    """A scheduler and two workers."""
+    """A scheduler and some workers."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, workers: int = 2) -> None:
+        directory.mkdir()
         self._directory, self.address = directory, directory / "scheduler.json"
         self.scheduler = self._started("scheduler", "--scheduler-file", str(self.address), "--port", "0")
         named = ("--scheduler-file", str(self.address), "--nthreads", "1", "--no-nanny", "--no-dashboard")
-        self.workers = [self._started("worker", *named) for _ in range(2)]
+        self.workers = [self._started("worker", *named) for _ in range(workers)]
 
     def _started(self, what: str, *arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", f"distributed.cli.dask_{what}", "--host", "127.0.0.1", *arguments]
@@ -166,7 +168,7 @@ class Cluster:
         while not self.address.exists() and time.monotonic() < limit:
             time.sleep(0.05)
         with Client(scheduler_file=str(self.address), set_as_default=False) as client:
-            client.wait_for_workers(2, timeout=300)
+            client.wait_for_workers(len(self.workers), timeout=300)
             return Engine("dask", scheduler=client.scheduler.address)
 
     def end(self) -> None:
@@ -178,7 +180,6 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     pytest.importorskip("distributed", reason="Dask is not installed; `make test` installs it")
-    (tmp_path / "dask").mkdir()
     started = Cluster(tmp_path / "dask")
     yield started
     started.end()
@@ -207,6 +208,23 @@ def test_workers_of_dask_give_the_same_bytes_and_one_of_them_may_be_killed(
     cluster.workers[1].kill()
     monkeypatch.setattr(engines, "SILENCE_S", 1)
     assert dict(engine.map(reduce_rank, works[:2])) == dict.fromkeys(range(2), "No worker of Dask is left.")
+
+
+@pytest.mark.slow
+def test_a_rank_that_kills_each_worker_of_dask_that_reads_it_costs_itself(
+    work: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask gives up a piece of work that four workers died of."""
+    pytest.importorskip("distributed", reason="Dask is not installed; `make test` installs it")
+    path = os.pathsep.join(filter(None, [str(tmp_path / "modules"), os.environ.get("PYTHONPATH")]))
+    monkeypatch.setenv("PYTHONPATH", path)
+    cluster = Cluster(tmp_path / "dask", workers=5)
+    try:
+        found = dict(cluster.engine().map(work.kills_at_seven, range(12)))
+    finally:
+        cluster.end()
+    assert found[7] == "Dask lost the workers that read it (KilledWorker)."
+    assert {**found, 7: b"49"} == squares(12)
 
 
 @pytest.mark.slow
