@@ -3,7 +3,7 @@
 python benchmarks/job.py --peer hta --ranks 8 64 --events 10000
 python benchmarks/job.py --peer msprof --ranks 8 64 --captures ../shared/data/ascend/db_level1
 python benchmarks/job.py --ranks 1024 --events 1000 --gzip      # and a report of the unchanged job
-python benchmarks/job.py --ranks 64 256 --events 1000 --imported  # stepscope import of the directory, in one command
+python benchmarks/job.py --ranks 64 256 --events 1000 --imported  # stepscope import of the directory, and report
 
 Every contender is a process of its own; its CPU time is that of all its threads and children. stepscope reduces every
 rank and merges them. HolisticTraceAnalysis reads all ranks and answers the same questions: temporal breakdown, overlap,
@@ -97,15 +97,17 @@ def peers(peer: str, traces: Path, output: Path) -> float:
 
 
 def measure_import(ranks: int, events: int, *, compressed: bool) -> None:
-    """Print what one command costs that imports a directory of so many ranks and prints the job."""
+    """Print what one command costs that imports so many ranks and prints the job, and one that shows it again."""
     with tempfile.TemporaryDirectory() as directory:
         traces = Path(directory) / "traces"
         traces.mkdir()
         kineto_job(traces, ranks, events, compressed=compressed)
-        command = (sys.executable, "-m", "stepscope", "import", traces, "--output", Path(directory) / "runs")
-        used, lasted, resident = cost(*command)
+        stepscope = (sys.executable, "-m", "stepscope")
+        used, lasted, resident = cost(*stepscope, "import", traces, "--output", Path(directory) / "runs")
+        again, seconds, _ = cost(*stepscope, "report", Path(directory) / "runs")
     each = f"{1000 * used / ranks:.1f} ms a rank"
-    print(f"{ranks:>5} ranks: import {used:6.1f} s CPU ({lasted:.1f} s), {each}, largest process {resident:4.0f} MB")
+    line = f"{ranks:>5} ranks: import {used:6.1f} s CPU ({lasted:.1f} s), {each}, largest process {resident:4.0f} MB"
+    print(f"{line}; report, unchanged: {again:.2f} s CPU, {seconds:.2f} s")
 
 
 def measure(ranks: int, make: Callable[[Path], None], peer: str, engine: str) -> None:

@@ -189,7 +189,8 @@ def _is_of_kineto(path: Path) -> bool:
 
 def sort_of_content(path: Path, head: bytes) -> str | None:
     """Return which file of Ascend's profilers this is, by its tables, columns or keys; None for any other file."""
-    first = head.removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0].strip()
+    # Many files are one line of JSON: each of its commas would cost as much as a column.
+    first = head[:_LONGEST_COLUMNS].removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0].strip()
     columns = {name.strip(' "') for name in first.decode("utf-8", "replace").split(",")}
     for sort, own in _COLUMNS:
         if own <= columns and not columns & _OF_CLUSTER:
@@ -204,6 +205,8 @@ _TABLES = {
     "events_db": ("PYTORCH_API", "CANN_API", "COMPUTE_TASK_INFO"),
     "analysis_db": ("StepTraceTime", "CommAnalyzerTime", "CommAnalyzerBandwidth", "CommAnalyzerMatrix"),
 }
+#: More bytes than the first line of any of these CSV files has.
+_LONGEST_COLUMNS = 4 << 10
 #: Sorts of CSV files with columns that only they have together; and columns of the sums over the ranks of a job.
 _COLUMNS = (
     ("kernels", {"Name", "Start Time(us)", "Duration(us)", "Accelerator Core"}),
