@@ -215,10 +215,14 @@ def _hung(tables: JobTables) -> Iterator[Misfit]:
 
 def _unanswered(calls: pl.DataFrame, waiting: set[int]) -> Iterator[Misfit]:
     """Yield the ranks that waiting ranks send to, or receive from, and that wait for nobody themselves."""
-    sends = pl.col("operation").cast(pl.String).str.ends_with("send")
-    peer = pl.when(sends).then("destination").otherwise("source")
-    messages = calls.filter(pl.col("in_vain") & IS_POINT_TO_POINT).select("rank", "ts", "dur", sends=sends, peer=peer)
-    messages = messages.filter(pl.col("peer").is_in(set(calls["rank"]).difference(waiting))).sort("ts", "rank")
+    pair, sends = ["source", "destination"], pl.col("operation").cast(pl.String).str.ends_with("send")
+    said = calls.filter(IS_POINT_TO_POINT).with_columns(sends=sends)
+    count = said.group_by(pair).agg(sent=pl.col("sends").sum(), received=(~pl.col("sends")).sum())
+    # What its peer has called, too, came in the end: the program did, as well.
+    open_ = pl.when("sends").then(pl.col("sent") > pl.col("received")).otherwise(pl.col("received") > pl.col("sent"))
+    messages = said.filter("in_vain").join(count, on=pair).filter(open_)
+    messages = messages.with_columns(peer=pl.when("sends").then("destination").otherwise("source")).sort("ts", "rank")
+    messages = messages.filter(pl.col("peer").is_in(set(calls["rank"]).difference(waiting)))
     if messages.is_empty():
         return
     ranks = sorted(messages["peer"].unique().to_list())

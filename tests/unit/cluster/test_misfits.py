@@ -221,6 +221,14 @@ def test_a_stage_that_hangs_is_named_though_its_peers_wait_in_messages(hangs: in
     only(misfits(pipeline_killed(hangs, 1)), "unreadable-rank", 0, 1, 2, 3)
 
 
+def test_a_stage_that_is_late_with_the_last_message_of_a_program_does_not_hang() -> None:
+    tables = pipeline_killed(0, 30)
+    late = {"rank": 0, "operation": "send", "source": 0, "destination": 1, "ts": 30_000 * MS, "dur": MS, "group": 0}
+    sent = conform("collectives", pl.DataFrame([{**late, "launched": True, "launch": late["ts"]}]))
+    found = misfits(replace(tables, collectives=pl.concat([tables.collectives, sent])))
+    only(found, "unreadable-rank", 0, 1, 2, 3)
+
+
 @pytest.mark.parametrize(
     ("waited", "lost", "imported"),
     [(0.3, 0, False), (1.9, 0, False), (30, 2, False), (30, 0, True)],
