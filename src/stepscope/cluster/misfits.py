@@ -218,9 +218,9 @@ def _unanswered(calls: pl.DataFrame, waiting: set[int]) -> Iterator[Misfit]:
     pair, sends = ["source", "destination"], pl.col("operation").cast(pl.String).str.ends_with("send")
     said = calls.filter(IS_POINT_TO_POINT).with_columns(sends=sends)
     count = said.group_by(pair).agg(sent=pl.col("sends").sum(), received=(~pl.col("sends")).sum())
-    # What its peer has called, too, came in the end: the program did, as well.
-    open_ = pl.when("sends").then(pl.col("sent") > pl.col("received")).otherwise(pl.col("received") > pl.col("sent"))
-    messages = said.filter("in_vain").join(count, on=pair).filter(open_)
+    # A message that its peer has called, too, moved in the end.
+    lacks = pl.when("sends").then(pl.col("sent") > pl.col("received")).otherwise(pl.col("received") > pl.col("sent"))
+    messages = said.filter("in_vain").join(count, on=pair).filter(lacks)
     messages = messages.with_columns(peer=pl.when("sends").then("destination").otherwise("source")).sort("ts", "rank")
     messages = messages.filter(pl.col("peer").is_in(set(calls["rank"]).difference(waiting)))
     if messages.is_empty():
