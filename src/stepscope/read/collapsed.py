@@ -34,7 +34,7 @@ _MAIN, _LINES = "MainThread", 20
 
 def is_collapsed(path: Path, head: bytes) -> bool:
     """Return whether a file is one, by its name, or because all of its first lines are stacks with their counts."""
-    lines = [line for line in head.split(b"\n")[: _LINES + 1] if line.strip() and not line.startswith(b"#")]
+    lines = [line for line in head.split(b"\n", _LINES + 1)[: _LINES + 1] if line.strip() and not line.startswith(b"#")]
     if not lines or lines[0][:1] in (b"{", b"["):
         return False
     whole = lines[:-1] or lines
