@@ -19,6 +19,8 @@ from stepscope.trace.job_ranks import RankSaid, contradictions, listed
 
 #: Stands for the group of ranks that name none.
 _UNNAMED = -1
+#: What torch calls a group whose program gives it no name.
+_UNDEFINED = "undefined"
 #: Clocks of at most this share of the machines, or of one, are misfits.
 _FEW_CLOCKS = 0.25
 #: A call that the end of a recording cuts off waits in vain if it lasts so long, ns, and so many times as long as the
@@ -197,8 +199,7 @@ def _hung(tables: JobTables) -> Iterator[Misfit]:
     others = counts.filter(pl.col("group") == group, pl.col("open") > 0)
     place = int(behind.filter(pl.col("group") == group)["calls"].min())  # type: ignore[arg-type]
     stopped = calls.filter((pl.col("group") == group) & ~pl.col("launched")).sort("ts")
-    named = tables.groups.filter(pl.col("id") == group).select(pl.coalesce("description", "name")).to_series().to_list()
-    whose = "all ranks" if group == _UNNAMED else f"group {(named or [None])[0] or group}"
+    whose = "all ranks" if group == _UNNAMED else _named(tables.groups, group)
     where = f"{stopped['operation'].item(0)!s} {place} of {whose}"
     call, it = ("calls", "it") if len(ranks) == 1 else ("call", "them")
     wait = "rank waits" if len(waiting) == 1 else "ranks wait"
@@ -211,6 +212,15 @@ def _hung(tables: JobTables) -> Iterator[Misfit]:
         f"{_ranks(ranks)} {'waits' if len(ranks) == 1 else 'wait'} for nobody",
     )
     yield Misfit("hung-collective", sentence, tuple(ranks), details, certain=False)
+
+
+def _named(groups: pl.DataFrame, group: int) -> str:
+    """Return a group by the name that its program gave it, else by its ranks."""
+    found = groups.filter(pl.col("id") == group).select("description", "name", "ranks").rows()
+    description, name, ranks = found[0] if found else (None, None, None)
+    if ranks and description in (None, "", _UNDEFINED):
+        return f"the group of {_ranks(ranks)}"
+    return f"group {description or name or group}"
 
 
 def _unanswered(calls: pl.DataFrame, waiting: set[int]) -> Iterator[Misfit]:
@@ -246,10 +256,14 @@ def _with_calls_in_vain(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFram
     """Return the calls with ``in_vain``: those of a host that still waited when its recording was cut did not run."""
     cut = ranks.filter(pl.col("cut") & ~pl.col("imported"))["rank"]
     of_group = ("rank", "group")
-    last = calls.with_columns(last=pl.col("ts") + pl.col("dur") > pl.col("ts").max().over(of_group))
+    ends = pl.col("ts") + pl.col("dur")
+    last = calls.with_columns(last=ends > pl.col("ts").max().over(of_group), pair=IS_POINT_TO_POINT)
     others = pl.col("dur").filter(~pl.col("last")).max().over(of_group).fill_null(0)
     long = pl.col("dur") >= pl.max_horizontal(_IN_VAIN_NS, _IN_VAIN * others)
     found = last.with_columns(in_vain=pl.col("last") & long & pl.col("rank").is_in(cut.implode()))
+    # Calls behind one that waits in vain are in the queue of its group.
+    queued = pl.col("ts") >= pl.col("ts").filter("in_vain").min().over(*of_group, "pair")
+    found = found.with_columns(in_vain=queued.fill_null(value=False))
     return found.with_columns(pl.col("launched") & ~pl.col("in_vain"))
 
 

@@ -188,6 +188,16 @@ def test_a_hang_that_ends_with_all_processes_names_the_rank_that_the_others_wait
     assert hang.details[0].endswith("still waited when the recording ended, up to 30.0 s")
 
 
+def test_calls_in_the_queue_behind_one_that_waits_are_no_sign_that_it_ran() -> None:
+    """The backend has as many threads as calls wait; of the others, the host's call alone is recorded."""
+    tables = killed(30)
+    waits = tables.collectives.filter(pl.col("sequence") == 5)
+    later = [waits.with_columns(pl.col("ts", "launch") + n * MS, sequence=5 + n, dur=MS // 10) for n in (1, 2, 3)]
+    queued = [conform("collectives", rows.with_columns(pl.col("sequence").cast(pl.Int64))) for rows in later]
+    hang, _ = misfits(replace(tables, collectives=pl.concat([tables.collectives, *queued])))
+    assert hang.sentence == "Rank 1 never calls allreduce 5 of group default_pg: 3 ranks wait for it."
+
+
 def pipeline_killed(hangs: int, waited: float) -> JobTables:
     """Four stages of gloo that were killed: the third microbatch reaches no stage behind the one that hangs."""
     rows = []
@@ -227,6 +237,14 @@ def test_a_stage_that_is_late_with_the_last_message_of_a_program_does_not_hang()
     sent = conform("collectives", pl.DataFrame([{**late, "launched": True, "launch": late["ts"]}]))
     found = misfits(replace(tables, collectives=pl.concat([tables.collectives, sent])))
     only(found, "unreadable-rank", 0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("description", [None, "undefined"])
+def test_a_group_without_a_name_is_told_by_its_ranks(description: str | None) -> None:
+    tables = killed(30)
+    groups = conform("groups", tables.groups.with_columns(description=pl.lit(description, pl.String)))
+    hang, _ = misfits(replace(tables, groups=groups))
+    assert hang.sentence == "Rank 1 never calls allreduce 5 of the group of ranks 0, 1, 2, 3: 3 ranks wait for it."
 
 
 @pytest.mark.parametrize(
