@@ -260,9 +260,9 @@ def _once_a_rank(ordered: Sequence[RankSummary]) -> list[RankSummary]:
     """Return the summaries; of several readable ones of a rank, one counts, and the others keep what they say it is."""
     counted: dict[int, RankSummary] = {}
     for one in ordered:
-        if "fault" not in one.facts and (one.rank not in counted or one.facts["directory"] == f"rank{one.rank}"):
+        if "fault" not in one.facts and (one.rank not in counted or one.facts.get("directory") == f"rank{one.rank}"):
             counted[one.rank] = one
-    names = {rank: one.facts["directory"] for rank, one in counted.items()}
+    names = {rank: one.facts.get("directory") for rank, one in counted.items()}
     return [
         one
         if "fault" in one.facts or one is counted[one.rank]
