@@ -1,6 +1,6 @@
 """Time that recording adds to a Paddle step on a CPU: stepscope against Paddle's own profiler (`added_time.py`).
 
-    python benchmarks/paddle_overhead.py [--modes eager,static] [--switches plain,memory] [--rounds 41]
+    python benchmarks/paddle_overhead.py [--modes eager,static] [--switches plain,memory,shapes] [--rounds 41]
 
 The steps are those of B2 of Paddle's measurements: one of small operators (about 2 ms), and the same as a static
 program. Run it in an environment with Paddle.
@@ -20,7 +20,7 @@ import numpy as np
 import paddle
 from added_time import Peer, Step, Switches, main
 
-SWITCHES: dict[str, Switches] = {"plain": {}, "memory": {"profile_memory": True}}
+SWITCHES: dict[str, Switches] = {"plain": {}, "memory": {"profile_memory": True}, "shapes": {"record_shapes": True}}
 
 
 def network() -> paddle.nn.Layer:

@@ -46,6 +46,8 @@ def _convolution(arguments: _Arguments) -> list[str]:
 
 #: Names of ranges that are kept: making one takes ten times as long as the range.
 _MOST_TEXTS = 4096
+#: The type to which ``paddle.amp.auto_cast`` casts inputs, where it is off.
+_NOT_CAST = "float32"
 #: Functions of ``paddle._C_ops`` → the values of their inputs other than tensors. The first two inputs are tensors.
 _VALUES: dict[str, Callable[[_Arguments], list[str]]] = {
     **dict.fromkeys(("matmul", "bmm", "mv"), _matmul),
@@ -61,7 +63,7 @@ class InputMarks:
     def __init__(self) -> None:
         self._hooks = MethodHooks()
         self._event, self._type = core()._RecordEvent, core().TracerEventType.PythonUserDefined
-        self._tensor, self._no_casts = core().eager.Tensor, int(core().AmpLevel.O0)
+        self._tensor = core().eager.Tensor
         self._framework: Any = sys.modules["paddle.base.framework"]
         self._texts: dict[tuple[Any, ...], str | None] = {}
 
@@ -94,15 +96,15 @@ class InputMarks:
     def _inputs(self, values: Callable[[_Arguments], list[str]], arguments: _Arguments) -> str | None:
         """Return the name of the range; None for what is built into a program, is cast, or has unknown arguments."""
         tracer = self._framework._dygraph_tracer()
-        if tracer is None or len(arguments) < 2 or int(tracer._amp_level) != self._no_casts:
+        if tracer is None or len(arguments) < 2 or tracer._amp_dtype != _NOT_CAST:
             return None
         first, second = arguments[:2]
         if not (isinstance(first, self._tensor) and isinstance(second, self._tensor)):
             return None
         gradients = (not first.stop_gradient) + (not second.stop_gradient) if tracer._has_grad else 0
-        rest = repr(arguments[2:]) if len(arguments) > 2 else ""
-        # A type is one object, whose own hash takes as long as the rest of the key.
-        key = values, tuple(first.shape), tuple(second.shape), id(first.dtype), id(second.dtype), gradients, rest
+        rest = repr([one for one in arguments[2:] if not isinstance(one, self._tensor)]) if len(arguments) > 2 else ""
+        # Both have one type, which is one object: its own hash takes as long as the rest of the key.
+        key = values, tuple(first.shape), tuple(second.shape), id(second.dtype), gradients, rest
         text = self._texts.get(key, "")
         if text == "":
             if len(self._texts) >= _MOST_TEXTS:
