@@ -283,6 +283,8 @@ def data_parallel(observed: Observed) -> Iterator[Claim]:
 def _objects(observed: Observed) -> Iterator[Claim]:
     """Objects of Python that ranks exchange, such as the metrics of a step."""
     looks = observed.looks_through("torch/distributed/distributed_c10d.py", *_OBJECTS)
+    if looks.is_empty():
+        return
     waiting = pl.col("state").is_in(_WAITING)
     waits = min(float(looks.filter(waiting)["time"].sum()), sum(_usual(observed, name) for name in _BY_OBJECTS))
     own = looks.filter(~waiting)

@@ -41,7 +41,9 @@ def operator_costs(tables: Tables) -> pl.DataFrame:
     found = named.join(_of_inputs(named), on=["rule", *_INPUTS], how="left", nulls_equal=True)
     known_family = found["rule"].replace_strict(FAMILIES, default=None, return_dtype=pl.String)
     rows = found.with_columns(flops=pl.coalesce("computed", "flops"), family=pl.coalesce("family", known_family))
-    rows = rows.update(_of_products(rows), on="row")
+    counted = rows["computed"].is_null() & rows["flops"].is_not_null() & (rows["family"] == "matmul")
+    if counted.any():
+        rows = rows.update(_of_products(rows.filter(counted)), on="row")
     rows = rows.filter(pl.col("flops").is_not_null() | pl.col("family").is_in(PRODUCTS))
     chosen, products = np.zeros(len(operators), np.bool_), np.zeros(len(operators), np.bool_)
     place = rows["row"].to_numpy()
@@ -66,9 +68,8 @@ def _of_inputs(named: pl.DataFrame) -> pl.DataFrame:
     return distinct.with_columns(columns)
 
 
-def _of_products(rows: pl.DataFrame) -> pl.DataFrame:
+def _of_products(calls: pl.DataFrame) -> pl.DataFrame:
     """Return type and bytes of products whose operations only their source counts."""
-    calls = rows.filter((pl.col("family") == "matmul") & pl.col("computed").is_null() & pl.col("flops").is_not_null())
     keys = ["shapes", "dtypes", "flops"]
     distinct = calls.select(keys).drop_nulls().unique()
     found = [_bytes(*row) for row in distinct.cast({"shapes": pl.String, "dtypes": pl.String}).iter_rows()]
