@@ -116,8 +116,9 @@ def test_a_file_that_is_cut(name: str, copy: Callable[[str], Path]) -> None:
     os.truncate(path, path.stat().st_size // 2 + 3)
     read = read_untouched(root)
     named = read["losses"].filter(pl.col("source").cast(pl.String) == f"{OUTPUT}/{name}")["what"].cast(pl.String)
-    # The half of the rates of the second-level cache ends in the last cell of a row, where nothing proves the cut
-    assert set(named) & {"file_cut", "file_unreadable", "line_end_missing"}, losses(read)
+    # The half of this file ends in the last cell of a row, where nothing proves the cut
+    expected = {"line_end_missing"} if name == "l2_cache.csv" else {"file_cut", "file_unreadable"}
+    assert set(named) & expected, losses(read)
     assert read["spans"].height
 
 

@@ -59,9 +59,9 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "text_not_utf8": ("info", "Bytes that are not UTF-8 were replaced; names may look odd."),
     "file_cut": ("data_loss",
         "The file ends in the middle; everything before is used. Stop the recorder before the process ends."),
-    "line_end_missing": ("info",
-        "The last line of the file has no line end. Its row is used; if the file was cut there, its last value is too "
-        "short. Copy the file again if it matters."),
+    "line_end_missing": ("data_loss",
+        "The last line of the file has no line end: its row is used, but nothing shows that its last value is whole "
+        "and that no row followed. Copy the file again if it was cut."),
     "text_after_end": ("data_loss",
         "More events follow the end of the document, as in files that were joined; they are left out. Name the files "
         "one by one."),

@@ -98,11 +98,13 @@ def test_a_step_of_a_model_ends_when_it_is_computed(tmp_path: Path, output: Path
     operators = tables["spans"].filter(kind="operator").collect()
     products = operators.filter(pl.col("name").cast(pl.String).str.contains("MatMul")).group_by("step")
     last = (pl.col("ts") + pl.col("dur")).max().alias("last_end")
-    each = steps.join(products.agg(pl.len(), last), left_on="number", right_on="step").sort("number")
+    products = products.agg(pl.len(), last, pl.col("dur").sum().alias("computing"))
+    each = steps.join(products, left_on="number", right_on="step").sort("number")
     # Then each step has its products, and lasts for them: forward, to each weight, and to the input of all but one
     assert each["number"].to_list() == [4, 5, 6, 7, 8]
     assert each["len"].to_list() == [4 + 4 + 3] * 5
     assert (each["last_end"] <= each["ts"] + each["dur"]).all()
+    assert (each["computing"] / each["dur"]).max() > 0.5  # of the step that waits least for a core
 
 
 def test_the_first_step_compiles(tmp_path: Path, output: Path) -> None:

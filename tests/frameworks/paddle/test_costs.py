@@ -64,3 +64,23 @@ def test_compiled_code_runs_as_it_does_without_a_recording(tmp_path: Path) -> No
             profile.step()
     assert (inside.numpy() == forward(x).numpy()).all()
     assert (inside.numpy() == (layer(x) @ layer.weight).numpy()).all()
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "flops"),
+    [
+        (nn.Conv1D(4, 6, 3), [2, 4, 20], 2 * 2 * 6 * 18 * 4 * 3),
+        (nn.Conv2D(8, 8, 3, groups=8, dilation=2), [2, 8, 12, 12], 2 * 2 * 8 * 8 * 8 * 9),
+        (nn.Conv3D(2, 4, 3, groups=2), [2, 2, 8, 8, 8], 2 * 2 * 4 * 6**3 * 27),
+    ],
+)
+def test_each_convolution_costs_the_same_forward_and_for_its_weight(
+    tmp_path: Path, layer: nn.Layer, shape: list[int], flops: int
+) -> None:
+    x = paddle.ones(shape)
+    with stepscope.profile(output=tmp_path, record_shapes=True, analyse="later", quiet=True) as profile:
+        for _ in range(STEPS):
+            layer(x).sum().backward()
+            layer.clear_gradients()
+            profile.step()
+    assert stepscope.open(tmp_path).result("roofline")["FLOPs"].to_list() == [STEPS * flops] * 2

@@ -117,6 +117,11 @@ class _Program:
         """The shapes of its parameters."""
         return {one.shape for one in self.entry.values() if one.opcode == "parameter"}
 
+    @cached_property
+    def trains(self) -> bool:
+        """Whether it contains a backward."""
+        return any(one.phase == "backward" for one in self.instructions)
+
     def has(self, opcodes: Sequence[str]) -> bool:
         """Return whether one of its instructions is of these operations."""
         return any(one.opcode in opcodes for one in self.instructions)
@@ -152,15 +157,14 @@ def compiled_forms(observed: Observed, calls: pl.DataFrame) -> list[Form]:
     programs = _programs(observed, ran) if len(ran) else []
     rounds = ran.group_by("instruction").agg(each=pl.len() / pl.col("step").n_unique())
     often = set(rounds.filter(pl.col("each") >= _ROUNDS)["instruction"])
-    forms = []
+    of_model, forms = _results_of_model(programs), []
     for program in programs:
-        others = [other for other in programs if other is not program]
-        taken = {shape for other in others for shape in other.arguments}
+        taken = {shape for other in programs if other is not program for shape in other.arguments}
         for found in (
             *_sorts(program),
             *_copies(program, often),
             *_gradients(program, taken),
-            *_on_data(program, others),
+            *_on_data(program, of_model),
         ):
             mine = ran.filter(pl.col("instruction").is_in(list(found.ids)))
             if mine.is_empty():
@@ -246,18 +250,22 @@ def _gradients(program: _Program, taken: set[str]) -> Iterator[_FoundForm]:
     )  # fmt: skip
 
 
-def _on_data(program: _Program, others: Sequence[_Program]) -> Iterator[_FoundForm]:
+def _results_of_model(programs: Sequence[_Program]) -> set[str]:
+    """Return the shapes of what programs that train give back, and what programs make of such results."""
+    shapes, before = {shape for one in programs if one.trains for shape in one.results}, -1
+    while len(shapes) > before:
+        before = len(shapes)
+        shapes |= {shape for one in programs if one.arguments & shapes for shape in one.results}
+    return shapes
+
+
+def _on_data(program: _Program, of_model: set[str]) -> Iterator[_FoundForm]:
     """Yield a whole program that takes no result in which the model has a part, by the shapes of such results.
 
     A layer may have weights that are not trained, and random numbers are new in each step: neither is data alone.
     """
-    results = {shape for other in others if _trains(other) for shape in other.results}
-    waiting = [other for other in others if not _trains(other)]
-    while of_model := [other for other in waiting if other.arguments & results]:
-        results |= {shape for other in of_model for shape in other.results}
-        waiting = [other for other in waiting if other not in of_model]
     permutes = program.name == _PERMUTES
-    if not results or _trains(program) or program.arguments & results or program.has(_LAYERS):
+    if not of_model or program.trains or program.arguments & of_model or program.has(_LAYERS):
         return
     if program.has(_RANDOM) and not permutes:
         return
@@ -270,8 +278,3 @@ def _on_data(program: _Program, others: Sequence[_Program]) -> Iterator[_FoundFo
         "Compute what is the same in each step once, before the loop; of a set of data only the rows that the step "
         "takes; the rest where batches are made.",
     )  # fmt: skip
-
-
-def _trains(program: _Program) -> bool:
-    """Return whether a program contains a backward."""
-    return any(one.phase == "backward" for one in program.instructions)

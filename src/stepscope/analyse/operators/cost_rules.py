@@ -309,7 +309,8 @@ _RULES: dict[str, tuple[str, _Rule]] = {
     **_named(
         "convolution",
         _gradients_of(_said_convolution),
-        "global_conv2dgradnodefinal global_conv3dgradnodefinal global_depthwiseconv2dgradnode",
+        "global_conv2dgradnode global_conv3dgradnode global_depthwiseconv2dgradnode "
+        "global_conv2dgradnodefinal global_conv3dgradnodefinal global_depthwiseconv2dgradnodefinal",
     ),
     **_named("convolution", _unsaid, "conv2dbackpropinput conv2dbackpropfilter"),
     **_named("attention", _unsaid, "flashattentionscore"),

@@ -38,7 +38,8 @@ def _convolution(arguments: _Arguments) -> list[str]:
     Raises:
         ValueError: The padding is another one on each side, or the channels come last.
     """
-    stride, padding, algorithm, dilation, groups, layout = arguments[2:8]
+    stride, padding, algorithm, first, second, layout = arguments[2:8]
+    dilation, groups = (second, first) if isinstance(first, int) else (first, second)  # their order differs by function
     if algorithm != "EXPLICIT" or not str(layout).startswith("NC") or len(padding) != len(arguments[0].shape) - 2:
         raise ValueError
     return ["", "", "", str(stride), str(padding), str(dilation), "False", "[0]", str(groups)]
