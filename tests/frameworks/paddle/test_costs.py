@@ -84,3 +84,14 @@ def test_each_convolution_costs_the_same_forward_and_for_its_weight(
             layer.clear_gradients()
             profile.step()
     assert stepscope.open(tmp_path).result("roofline")["FLOPs"].to_list() == [STEPS * flops] * 2
+
+
+@pytest.mark.parametrize(("layer", "shape"), [(nn.Conv2DTranspose(4, 2, 3), [2, 4, 8, 8]), (nn.LSTM(4, 8), [2, 5, 4])])
+def test_a_step_with_a_product_of_unknown_cost_has_no_sum(tmp_path: Path, layer: nn.Layer, shape: list[int]) -> None:
+    x, known = paddle.ones(shape), nn.Linear(4, 4)
+    with stepscope.profile(output=tmp_path, record_shapes=True, analyse="later", quiet=True) as profile:
+        for _ in range(STEPS):
+            layer(x)
+            known(paddle.ones([2, 4]))
+            profile.step()
+    assert stepscope.open(tmp_path).result("step_efficiency")["Model FLOPs"].to_list() == [None] * (STEPS + 1)

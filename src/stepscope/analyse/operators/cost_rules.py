@@ -312,8 +312,9 @@ _RULES: dict[str, tuple[str, _Rule]] = {
         "global_conv2dgradnode global_conv3dgradnode global_depthwiseconv2dgradnode "
         "global_conv2dgradnodefinal global_conv3dgradnodefinal global_depthwiseconv2dgradnodefinal",
     ),
-    **_named("convolution", _unsaid, "conv2dbackpropinput conv2dbackpropfilter"),
-    **_named("attention", _unsaid, "flashattentionscore"),
+    **_named("matmul", _unsaid, "rnn"),
+    **_named("convolution", _unsaid, "conv2dbackpropinput conv2dbackpropfilter conv2d_transpose conv3d_transpose"),
+    **_named("attention", _unsaid, "flashattentionscore flash_attn"),
     **_named("attention", _attention(0, 2), " ".join(_ATTENTION)),
     **_named("attention", _attention(1, 5), " ".join(f"{name}_backward" for name in _ATTENTION)),
     **_named(
