@@ -243,7 +243,9 @@ class _PeerWork:
     def _put(self, column: str) -> Floats:
         """Return the work of the events if that of each segment were ``column``, each event having its share of it."""
         segments = self._segments.select("rank", "step", "segment", "own", pl.when("shared").then(column).alias("put"))
-        whole = self._totals.select("rank", "step", whole=pl.col(column) / pl.col("own"))
+        # A rank that does nothing itself in a step has no segment that could do more.
+        works = self._totals.filter(pl.col("own") > 0)
+        whole = works.select("rank", "step", whole=pl.col(column) / pl.col("own"))
         found = self.events.join(segments, on=["rank", "step", "segment"], how="left", maintain_order="left").join(
             whole, on=["rank", "step"], how="left", maintain_order="left"
         )
@@ -277,9 +279,9 @@ class _PeerWork:
 
     def _scaled(self, stages: Frame) -> Floats:
         """Return the work of all events if that of these stages, ``own``, were ``put``."""
-        factors = stages.select("step", "stage", factor=pl.col("put") / pl.col("own"))
+        factors = stages.filter(pl.col("own") > 0).select("step", "stage", factor=pl.col("put") / pl.col("own"))
         factor = self.events.join(factors, on=["step", "stage"], how="left", maintain_order="left")["factor"]
-        work: Floats = self._recorded * factor.fill_null(1.0).fill_nan(1.0).to_numpy()
+        work: Floats = self._recorded * factor.fill_null(1.0).to_numpy()
         return work
 
 

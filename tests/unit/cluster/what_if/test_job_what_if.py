@@ -14,6 +14,7 @@ from stepscope.cluster.slow_links import as_its_peers, transits
 from stepscope.cluster.what_if.job_what_if import WhatIf
 from tests.unit.cluster.small_jobs import (
     Collective,
+    Program,
     Recv,
     Send,
     SmallJob,
@@ -132,6 +133,17 @@ def test_the_table_holds_job_steps_operations_stages_and_ranks() -> None:
     assert ranks["slowdown"][1:].max() < 1.03  # type: ignore[operator]
     job = table.row(0, named=True)
     assert job["slowdown"] == pytest.approx(job["step_ns"] / (job["step_ns"] - job["gain_ns"]), rel=0.01)
+
+
+def test_a_rank_that_does_nothing_itself_in_a_step_gains_a_number() -> None:
+    """It waited for its peer over the border of its step: its work of that step is 0, and that of its peer is not."""
+    usual: Program = [Work(5e6), Collective(0), Step()]
+    waits: Program = [Work(5e6), Collective(0), Collective(0), Step(), Step()]
+    job = SmallJob({0: usual * 3, 1: [*waits, *usual]}, {0: [0, 1]})
+    table = analysed(job).table
+    assert set(table["by"]) == {"job", "step", "operation", "rank"}
+    assert table["slowdown"].is_not_nan().all()
+    assert table["gain_ns"].is_between(0, table["step_ns"]).all()
 
 
 def test_collectives_that_do_not_explain_the_communication_say_nothing() -> None:
