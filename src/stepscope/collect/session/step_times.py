@@ -18,8 +18,7 @@ import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,6 +26,15 @@ from stepscope.collect.host.batch_times import BatchTimes
 from stepscope.collect.host.compilations import Listener, listeners
 from stepscope.collect.host.live_objects import LiveObjects
 from stepscope.collect.host.stack_samples import StackSampler
+from stepscope.collect.host.thread_figures import (
+    COLUMNS,
+    Figures,
+    Reading,
+    ThreadFigures,
+    ThreadWaits,
+    between,
+    figures_of,
+)
 from stepscope.collect.journal.values import text
 from stepscope.collect.options import Options
 from stepscope.collect.own_thread import OwnThread
@@ -56,8 +64,9 @@ _MANY_SAMPLES = 1 << 14
 _COMPILATIONS, _SHORTEST_NS = 4096, 100_000
 #: Functions that evaluate, at most.
 _FUNCTIONS = 16
-#: Seconds between looks at the queue; between blocks a hundredth of the run's time, within these limits.
-_TICK, _LONGEST = 0.5, 30.0
+#: Seconds between looks at the queue, fewer while steps fill a block sooner; between blocks a hundredth of the run's
+#: time, within these limits.
+_SHORTEST, _TICK, _LONGEST = 0.01, 0.5, 30.0
 #: A reading of the scheduler belongs to a time if both were taken within this: a thread is preempted where a system
 #: call returns, and the delay would count to the wrong step.
 _TOGETHER_NS = 10_000
@@ -67,9 +76,6 @@ _PATIENCE = 8.0
 
 _LOG = logging.getLogger("stepscope")
 
-#: Native thread; line of `schedstat`; CPU time in ns; what `getrusage` says of the thread, which only Linux does; ns
-#: waited for data, and batches that stood ready.
-Reading: TypeAlias = "tuple[int, bytes, int, Sequence[float] | None, int | None, int | None]"
 #: Number; end of the step before and its reading; end of this one and its reading.
 _Ended: TypeAlias = "tuple[int, tuple[int, Reading | None], int, Reading | None]"
 
@@ -111,8 +117,8 @@ class StepTimes:
         self._steppers: Counter[int] = Counter()
         self._stepper = os.getpid()  # the number of the main thread
         self._last: tuple[int, Reading | None] = (0, None)
-        self._here: _ThreadFigures | None = None
-        self._waits = _ThreadWaits()
+        self._here: ThreadFigures | None = None
+        self._waits = ThreadWaits()
         self._batches = BatchTimes()
         self._listener: Listener | None = None
         self._of_evaluation = self._evaluated  # one bound method, like the listener
@@ -128,6 +134,7 @@ class StepTimes:
         self._thread: OwnThread | None = None
         self._anchor = take_anchor()
         self._begun = self._written = time.monotonic()
+        self._tick = _TICK
 
     @property
     def directory(self) -> Path | None:
@@ -141,7 +148,7 @@ class StepTimes:
 
     def install(self) -> None:
         """Watch for what steps contain besides training, and make ready what samples the stacks of all threads."""
-        self._here = _ThreadFigures()
+        self._here = ThreadFigures()
         self._inside.install()
         self._objects.install()
         self._batches.install()
@@ -383,11 +390,13 @@ class StepTimes:
         if self._stacks is not None:
             self._stacks.follow_workers()
             samples = self._stacks.waiting
-        many = len(self._queue) > _MANY or samples > _MANY_SAMPLES or batches > _MANY
-        if (self._queue or samples) and (due or many):
+        steps = len(self._queue)
+        many = steps > _MANY or samples > _MANY_SAMPLES or batches > _MANY
+        if (steps or samples) and (due or many):
             with self._lock:
                 self._write()
-        return _TICK
+        self._tick = min(max(self._tick * _MANY / max(steps, 1), _SHORTEST), _TICK)
+        return self._tick
 
     def _write(self, *, last: bool = False) -> None:
         if self._writing:  # a signal handler interrupted this very thread
@@ -480,50 +489,6 @@ class StepTimes:
             self._frames.close()
 
 
-class _SchedulerFile:
-    """The file of the kernel in which a thread finds its run-queue delay; closed with the last reference.
-
-    Attributes:
-        number: Its descriptor; -1 if this kernel has none.
-    """
-
-    def __init__(self) -> None:
-        try:
-            path = f"/proc/self/task/{threading.get_native_id()}/schedstat"
-            self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._inode = os.fstat(self.number).st_ino
-        except OSError:
-            self.number, self._inode = -1, 0
-
-    def __del__(self) -> None:
-        try:
-            # A program that closed all files may have another one under this number.
-            if self.number >= 0 and os.fstat(self.number).st_ino == self._inode:
-                os.close(self.number)
-        except (OSError, AttributeError):
-            return
-
-
-class _ThreadFigures(threading.local):
-    """What is needed on each thread that steps."""
-
-    def __init__(self) -> None:
-        self.thread = threading.get_native_id()
-        self.file = _SchedulerFile()
-
-
-class _ThreadWaits(threading.local):
-    """Waits for batches by thread: one that reads ahead waits beside the steps, not in them.
-
-    Attributes:
-        ns: All of them together; None before the first.
-        ready: How many batches stood ready at the latest wait since a step ended; None if unknown.
-    """
-
-    ns: int | None = None
-    ready: int | None = None
-
-
 def _compilations(rows: list[tuple[str, int, int, Mapping[str, object]]]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {
         "name": [text(name) for name, _, _, _ in rows],
@@ -537,54 +502,19 @@ def _compilations(rows: list[tuple[str, int, int, Mapping[str, object]]]) -> dic
 
 def _encoded(steps: list[_Ended]) -> dict[str, list[int | None]]:
     """Return the columns of a block; numbers and starts as differences, which compress to little."""
-    columns: dict[str, list[int | None]] = {name: [] for name in _COLUMNS}
-    number, end = 0, 0
-    for row in steps:
-        values = _figures(*row)
-        first = row[1][0] or row[2]
-        for name, value in zip(_COLUMNS, (row[0] - number, first - end, *values), strict=True):
-            columns[name].append(value)
-        number, end = row[0], row[2]
-    return columns
-
-
-#: Of what the kernel counts for a thread: page faults, blocks of 512 bytes read and written, switches.
-_COUNTS = itemgetter(6, 7, 9, 10, 14, 15)
-_COUNTED = ("minor", "major", "read", "written", "voluntary", "involuntary")
-_BLOCK = {"read": 512, "written": 512}
-_COLUMNS = ("number", "gap", "dur", "cpu", "delay", *_COUNTED, "data", "ready")
-
-
-def _figures(
-    _number: int, last: tuple[int, Reading | None], end_ns: int, reading: Reading | None
-) -> tuple[int | None, ...]:
-    """Return the columns of a step from ``dur`` on; None is unknown."""
-    start_ns, before = last
-    dur = max(end_ns - start_ns, 0) if start_ns else None
-    unknown = [None] * len(_COUNTED)
-    if before is None or reading is None:
-        return (dur, None, None, *unknown, None, None)
-    waited = None if reading[4] is None else reading[4] - (before[4] or 0)
-    if before[0] != reading[0]:  # another thread than the one that ended the step before
-        return (dur, None, None, *unknown, waited, reading[5])
-    counts: list[int | None] = [*unknown]
-    if before[3] is not None and reading[3] is not None:
-        pairs = zip(_COUNTED, _COUNTS(before[3]), _COUNTS(reading[3]), strict=True)
-        counts = [(new - old) * _BLOCK.get(name, 1) for name, old, new in pairs]
-    return (dur, reading[2] - before[2], delay_between(before[1], reading[1]), *counts, waited, reading[5])
-
-
-def delay_between(before: bytes, after: bytes) -> int | None:
-    """Return the run-queue delay between two lines of ``schedstat`` in ns; None if this kernel does not keep it.
-
-    The line is CPU time, delay and number of time slices (Linux, ``Documentation/scheduler/sched-stats.rst``); all are
-    0 in a kernel that does not count.
-    """
-    try:
-        (_, old, _), (_, new, slices) = ((int(value) for value in line.split()) for line in (before, after))
-    except ValueError:
-        return None
-    return max(new - old, 0) if slices else None
+    rows: list[tuple[int | None, ...]] = []
+    number = end = 0
+    seen: Reading | None = None
+    figures: Figures | None = None
+    for step, (start_ns, before), end_ns, reading in steps:
+        old = figures if before is seen else figures_of(before)
+        seen, figures = reading, figures_of(reading)
+        dur = max(end_ns - start_ns, 0) if start_ns else None
+        rows.append((step - number, (start_ns or end_ns) - end, dur, *between(old, figures)))
+        number, end = step, end_ns
+    names = ("number", "gap", "dur", *COLUMNS)
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    return dict(zip(names, map(list, columns), strict=True))
 
 
 _OPEN: weakref.WeakSet[StepTimes] = weakref.WeakSet()

@@ -152,11 +152,6 @@ def test_without_the_scheduler_s_file_the_delay_is_unknown(
     assert found(tmp_path)["cpu"].null_count() == 0
 
 
-def test_a_kernel_that_does_not_count_gives_no_zero() -> None:
-    assert step_times.delay_between(b"0 0 0\n", b"0 0 0\n") is None
-    assert step_times.delay_between(b"5 10 2\n", b"9 17 3\n") == 7
-
-
 def test_a_program_that_closes_all_files_goes_on(sessions: Callable[..., Session], tmp_path: Path) -> None:
     session = sessions()
     session.boundary()
