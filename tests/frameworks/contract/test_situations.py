@@ -118,6 +118,7 @@ except OutputError as error:
     said["an output that is a file"] = str(error)
 with profile("again") as recording:
     first(); recording.step()
+recording.recorded[0].wait(30)  # its files are complete behind the program
 def files():
     return {(str(path), path.stat().st_mtime_ns) for path in pathlib.Path("runs/again").rglob("*") if path.is_file()}
 
