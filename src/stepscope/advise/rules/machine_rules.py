@@ -178,7 +178,7 @@ def _computing_thread(observed: Observed) -> dict[str, Any] | None:
     known = [one for one in listed if one.get("thread") != main and not str(one.get("name")).startswith(_OURS)]
     recorded = observed.run_steps.filter("recorded").drop_nulls(["cpu", "delay"])
     busiest = max(known, key=lambda one: one["cpu"] + one["delay"], default=None)
-    if busiest is None or not len(recorded) or not observed.summary.steps.count:
+    if busiest is None or not len(recorded) or not observed.summary.steps.total_ns:
         return None
     own, busy = float((recorded["cpu"] + recorded["delay"]).sum()), busiest["cpu"] + busiest["delay"]
     if busy <= _BUSIER * own:
