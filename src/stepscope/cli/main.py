@@ -30,14 +30,14 @@ INTERRUPTED = 130
 INTERNAL_ERROR = 5
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser with all verbs."""
+def build_parser(asked: str = "") -> argparse.ArgumentParser:
+    """Return the parser with the verb that is asked for, and no other is imported; with all verbs if it is none."""
     parser = argparse.ArgumentParser(
         prog="stepscope", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
     subparsers = parser.add_subparsers(dest="verb", metavar="verb")
-    for verb in VERBS:
+    for verb in [verb for verb in VERBS if verb.rstrip("_") == asked] or VERBS:
         module = importlib.import_module(f"stepscope.cli.{verb}")
         added = subparsers.add_parser(verb.rstrip("_"), help=module.HELP, description=module.__doc__)
         module.add_arguments(added)
@@ -71,11 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _execute(argv: Sequence[str] | None) -> int:
-    parser = build_parser()
     words = [*(sys.argv[1:] if argv is None else argv)]
     # Launchers such as DeepSpeed's give a program this as the first argument behind the name of its module.
     if words and re.fullmatch(r"--local[-_]rank=\d+", words[0]):
         words.append(words.pop(0))
+    parser = build_parser(*words[:1])
     arguments = parser.parse_args(words)
     if arguments.version:
         from stepscope import __version__
