@@ -146,16 +146,14 @@ class Observed:
 
     @cached_property
     def _of_library(self) -> list[int]:
-        """Stacks in which own code calls a module of Python that works itself, or whose innermost frame is NumPy's."""
-        return [
-            stack
-            for stack, frames in self.stacks.items()
-            if any(frame.own for frame in frames)
-            and (
-                _COMPUTING.search(frames[0].file)
-                or any(_PYTHONS.search(frame.file) for frame in takewhile(lambda frame: not frame.own, frames))
-            )
-        ]
+        """Stacks in which own code calls a module of Python that works itself, or NumPy, but not by a framework."""
+        found = []
+        for stack, frames in self.stacks.items():
+            called = [frame.file for frame in takewhile(lambda frame: not frame.own, frames)]
+            computes = called and _COMPUTING.search(called[0]) and not any(map(_of_framework, called))
+            if len(called) < len(frames) and (computes or any(map(_PYTHONS.search, called))):
+                found.append(stack)
+        return found
 
     @cached_property
     def stacks(self) -> dict[int, list[SampledFrame]]:
@@ -214,6 +212,10 @@ class Observed:
         except OSError:
             return ""
         return linecache.getline(file, line).strip()
+
+
+def _of_framework(file: str) -> bool:
+    return re.search(_FRAMEWORKS, re.sub(_INSTALLED, "", file)) is not None
 
 
 @cache

@@ -89,6 +89,20 @@ def test_a_line_that_computes_and_reads_single_values_is_told(
     assert any("computes with single values and reads them one by one" in title for title in titles) == told
 
 
+def test_numpy_that_a_framework_calls_belongs_to_the_call() -> None:
+    # Given a line that computes and reads single values, which Paddle asks NumPy whether they are
+    computing = ((f"{PACKAGES}/paddle/tensor/math.py", "add"), TRAIN)
+    reading = ((f"{PACKAGES}/paddle/base/dygraph/math_op_patch.py", "_int_"), TRAIN)
+    asking = ((f"{PACKAGES}/numpy/_core/fromnumeric.py", "prod"), *reading)
+    training = sampled([(computing, "native")] * 2 + [(reading, "native"), (asking, "native")], "paddle")
+    for _number in range(40):
+        training.call("slice dygraph", 10_000, [[1]])
+    [finding] = training.findings()
+    # Then all of it is the line's
+    assert "reads them one by one" in finding.title
+    assert finding.title.startswith("10.0 ms of 10.0 ms")
+
+
 @pytest.mark.parametrize(("others", "causes"), [(1, ["python-in-step"]), (9, [])])
 def test_making_a_tensor_is_told_if_it_takes_much_of_the_step(others: int, causes: list[str]) -> None:
     frames = ((f"{PACKAGES}/jax/_src/dispatch.py", "apply_primitive"), (f"{PACKAGES}/jax/_src/numpy.py", "array"))
