@@ -13,13 +13,14 @@ from stepscope.advise.claims import Claim, merged
 from stepscope.advise.finding import Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.rules import RULES
+from stepscope.advise.verdict import rank_verdict
 from stepscope.extensions import guarded
 from stepscope.run import RankRun
 
 #: A finding that saves less of the step is not told: a run does not resolve it.
 WORTH = 0.07
-#: Section of a rank's summary that keeps them.
-_SECTION = "findings"
+#: Sections of a rank's summary that keep them, and the first sentence.
+_SECTION, _SENTENCE = "findings", "verdict"
 
 Rule = Callable[[Observed], Iterable[Claim]]
 
@@ -35,6 +36,17 @@ def rank_findings(rank: RankRun) -> list[Finding]:
     found = [msgspec.structs.replace(finding, check=finding.check or check) for finding in found]
     rank.keep_section(_SECTION, msgspec.json.encode(found))
     return found
+
+
+def rank_sentence(rank: RankRun) -> str:
+    """Return the sentence that terminal and page begin with; kept beside the findings."""
+    kept = rank.kept_section(_SENTENCE)
+    if kept is not None:
+        with suppress(msgspec.ValidationError):
+            return msgspec.json.decode(kept, type=str)
+    said = rank_verdict(rank_findings(rank), rank.summary, rank.results)
+    rank.keep_section(_SENTENCE, msgspec.json.encode(said))
+    return said
 
 
 def found_in(observed: Observed) -> list[Finding]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import polars as pl
 
 from stepscope.advise.finding import Finding
+from stepscope.analyse.operators.cost_rules import PRODUCTS
 from stepscope.analyse.quantities import bytes_text, duration_text, percent_text
+from stepscope.analyse.results import Result
 from stepscope.analyse.step.run_steps import OTHERS_USE
 from stepscope.analyse.step.summary import OutOfMemory, Summary
 
@@ -21,18 +25,24 @@ _MOST = 0.5
 #: Losses after which it is not known what was lost of a step.
 _INCOMPLETE = frozenset({"file_cut", "file_corrupt", "database_damaged", "capture_missing", "operators_missing"})
 
+#: What families of products are called; a step that is mostly these is measured by what its machine can do.
+_FAMILIES = {"matmul": "matrix products", "convolution": "convolutions", "attention": "attention"}
+#: Speeds that the sentence does not rely on: the machine can do more.
+_DOUBTED = "measured while busy"
 
-def rank_verdict(findings: Sequence[Finding], summary: Summary) -> str:
-    """Return the sentence that terminal and page begin with.
+
+def rank_verdict(findings: Sequence[Finding], summary: Summary, results: Mapping[str, Result] | None = None) -> str:
+    """Return the first sentence about a rank.
 
     Args:
         findings: The findings of the rank, the most important first.
         summary: Its numbers.
+        results: Its results; of a healthy rank the roofline is read, if it has one.
     """
     if findings:
         return f"{findings[0].title}."
     reasons = (reason(summary) for reason in (_nothing, _disturbed, _not_typical))
-    return next(filter(None, reasons), None) or _well(summary)
+    return next(filter(None, reasons), None) or _near_the_roof(summary, results or {}) or _well(summary)
 
 
 def _nothing(summary: Summary) -> str | None:
@@ -91,6 +101,30 @@ def _not_typical(summary: Summary) -> str | None:
     return (
         f"Not typical: the recorded steps take {recorded}, the other {found.others:,} {others}. "
         "Record other steps before you trust where these go."
+    )
+
+
+def _near_the_roof(summary: Summary, results: Mapping[str, Result]) -> str | None:
+    """Return how near the products come to what their device can do, if they are most of the step and all is known."""
+    known = summary.steps.count and summary.sampled == 1 and not summary.not_recorded
+    found = results.get("roofline") if known else None
+    if not isinstance(found, pl.DataFrame):
+        return None
+    products = found.filter(pl.col("Family").is_in(PRODUCTS))
+    rates = products["FLOPs"] / products["Peak(GFLOP/s)"]  # ns
+    if not len(products) or rates.null_count() or (products["Peak From"] == _DOUBTED).any():
+        return None
+    device = products.group_by("Device_id").agg(pl.col("Total Time(us)").sum()).sort("Total Time(us)")[-1, "Device_id"]
+    mine = products["Device_id"] == device
+    time, least = 1000 * float(products.filter(mine)["Total Time(us)"].sum()), float(rates.filter(mine).sum())
+    share, reached = time / summary.steps.total_ns, least / time
+    if not _MOST < share <= 1 or reached > 1:
+        return None
+    family = products.filter(mine).group_by("Family").agg(pl.col("Total Time(us)").sum()).sort("Total Time(us)")[-1, 0]
+    what = "this machine" if device == "cpu" else "this device"
+    return (
+        f"Nothing stands out: the step is {percent_text(share)} {_FAMILIES[family]} at {percent_text(reached)} of what "
+        f"{what} can do."
     )
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.advise.rank_findings import rank_findings
+from stepscope.advise.rank_findings import rank_findings, rank_sentence
 from stepscope.analyse.quantities import count_text
 from stepscope.cli import options
 from stepscope.cluster.job import summary_of
@@ -181,7 +181,7 @@ def show(run: Run, answer: JobAnswer | None, *, refused: OutputError | None = No
     whole = first.directory.path.parent
     path = shlex.quote(str(near(whole)))
     if answer is None:
-        render(first.summary, rank_findings(first), first.manifest, console)
+        render(first.summary, rank_findings(first), first.manifest, console, rank_sentence(first))
         results, rank = first.results_directory, []
     else:
         from stepscope.report.job_files import job_directory, job_name

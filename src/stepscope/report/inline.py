@@ -20,8 +20,7 @@ from rich.text import Text
 
 from stepscope.advise.finding import MISFITS, Finding, Findings
 from stepscope.advise.job_findings import job_verdict
-from stepscope.advise.rank_findings import rank_findings
-from stepscope.advise.verdict import rank_verdict
+from stepscope.advise.rank_findings import rank_findings, rank_sentence
 from stepscope.analyse.quantities import number_text, percent_text
 from stepscope.analyse.results import Result
 from stepscope.analyse.step.summary import Entry, StepPart, Summary
@@ -165,16 +164,16 @@ def _of_run(run: Run) -> dict[str, str]:
 
 @_bundle.register
 def _of_rank(rank: RankRun) -> dict[str, str]:
-    findings, summary = rank_findings(rank), rank.summary
+    findings, summary, sentence = rank_findings(rank), rank.summary, rank_sentence(rank)
     page = SummaryPage(summary, findings, rank.manifest, _console())
     parts = [
         _head(page.program, page.where()),
-        *_judged(page, rank_verdict(findings, summary), findings, summary.steps.mean_ns or None),
+        *_judged(page, sentence, findings, summary.steps.mean_ns or None),
         *_numbers(page),
         "" if summary.operators or summary.kernels else _lines(page, rank.result("python_lines")),
         _foot(rank.captures[0].root if isinstance(rank, CaptureRun) else rank.directory.path.parent),
     ]
-    return _both(_text(lambda console: render(summary, findings, rank.manifest, console)), parts)
+    return _both(_text(lambda console: render(summary, findings, rank.manifest, console, sentence)), parts)
 
 
 @_bundle.register

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import stepscope
@@ -60,3 +61,33 @@ def test_without_steps_the_whole_is_the_recording(summary: Summary) -> None:
 def test_a_long_name_is_cut(summary: Summary) -> None:
     long = replace(summary, kernels=(Entry("x" * 2000, "kernel", 1, 1, 1.0),))
     assert f"{'x' * 79}… is 100 %" in rank_verdict([], long)
+
+
+def roofline_of(times: dict[str, float], *, unknown: str = "", measured: str = "measured") -> dict[str, pl.DataFrame]:
+    """Return the roofline of a step of 10 ms on a device that can do 100 GFLOP/s: time in ms by family, at 80 %."""
+    rows = [
+        {
+            "Device_id": "cuda:0", "Family": family, "Total Time(us)": 1000 * ms, "FLOPs": round(80e6 * ms),
+            "Peak(GFLOP/s)": None if family == unknown else 100.0, "Peak From": measured,
+        }
+        for family, ms in times.items()
+    ]  # fmt: skip
+    return {"roofline": pl.DataFrame(rows, schema_overrides={"Peak(GFLOP/s)": pl.Float64})}
+
+
+@pytest.mark.parametrize(
+    ("times", "known", "said"),
+    [
+        ({"matmul": 0.7, "convolution": 0.2}, {}, "90 % matrix products at 80 % of what this device can do"),
+        ({"matmul": 0.2, "convolution": 0.7}, {}, "90 % convolutions at 80 % of what this device can do"),
+        ({"matmul": 0.3, "elementwise": 0.5}, {}, "40 % computing"),
+        ({"matmul": 0.7, "convolution": 0.2}, {"unknown": "convolution"}, "40 % computing"),
+        ({"matmul": 0.9}, {"measured": "measured while busy"}, "40 % computing"),
+    ],
+)
+def test_products_are_told_by_what_the_device_can_do(
+    summary: Summary, times: dict[str, float], known: dict[str, str], said: str
+) -> None:
+    whole = summary.steps.total_ns / 1e6
+    found = rank_verdict([], summary, roofline_of({name: part * whole for name, part in times.items()}, **known))
+    assert found.startswith(f"Nothing stands out: the step is {said}")

@@ -11,8 +11,7 @@ import pytest
 
 import stepscope
 from stepscope.advise.finding import Evidence, Finding, Findings
-from stepscope.advise.rank_findings import rank_findings
-from stepscope.advise.verdict import rank_verdict
+from stepscope.advise.rank_findings import rank_findings, rank_sentence
 from stepscope.analyse.quantities import duration_text, percent_text
 from stepscope.report.inline import bundle
 from stepscope.report.page.content import Shown
@@ -96,7 +95,7 @@ def hostile_run(directory: Path) -> stepscope.Run:
 
 def test_a_run_shows_the_numbers_of_its_summary(run: stepscope.Run) -> None:
     found, summary = shown(run), run.summary
-    assert rank_verdict(rank_findings(run.ranks[0]), summary) in found.text
+    assert rank_sentence(run.ranks[0]) in found.text
     for part in summary.split:
         assert (f"{part.name} " in found.text) == (part.total_ns > 0)
         if part.total_ns:

@@ -13,8 +13,7 @@ import msgspec
 import polars as pl
 
 from stepscope.advise.job_findings import job_verdict
-from stepscope.advise.rank_findings import rank_findings
-from stepscope.advise.verdict import rank_verdict
+from stepscope.advise.rank_findings import rank_findings, rank_sentence
 from stepscope.analyse import there
 from stepscope.analyse.operators import op_statistic
 from stepscope.analyse.operators.shown_names import time_by_step
@@ -348,7 +347,7 @@ def result_columns(shown: Shown, name: str, most: int = _MOST_CELLS) -> dict[str
 
 def _verdict(shown: Shown) -> str:
     if shown.job is None:
-        return rank_verdict(rank_findings(shown.rank), shown.rank.summary)
+        return rank_sentence(shown.rank)
     return job_verdict(shown.job.findings, shown.job.summary, duration_text)
 
 

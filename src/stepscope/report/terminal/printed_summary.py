@@ -32,7 +32,9 @@ _METERS_FROM = 72
 _RATE = 14
 
 
-def render(summary: Summary, findings: Sequence[Finding], manifest: Manifest, console: Console) -> None:
+def render(
+    summary: Summary, findings: Sequence[Finding], manifest: Manifest, console: Console, sentence: str | None = None
+) -> None:
     """Print the summary of a rank; see :class:`~.console_page.ConsolePage`.
 
     Args:
@@ -40,9 +42,10 @@ def render(summary: Summary, findings: Sequence[Finding], manifest: Manifest, co
         findings: The findings of the rank, the most important first; three are told.
         manifest: The rank's manifest; what it lacks is left out.
         console: Where to print.
+        sentence: The first sentence; None for what findings and summary give.
     """
     page = SummaryPage(summary, findings, manifest, console)
-    page.print(page.parts())
+    page.print(page.parts(sentence or rank_verdict(findings, summary)))
 
 
 class SummaryPage(ConsolePage):
@@ -55,12 +58,11 @@ class SummaryPage(ConsolePage):
         self.manifest = manifest
         self.steps = max(summary.steps.count, 1)
 
-    def parts(self) -> Iterator[RenderableType]:
-        """Yield the screen from top to bottom."""
+    def parts(self, sentence: str) -> Iterator[RenderableType]:
+        """Yield the screen from top to bottom, below its title the sentence."""
         yield Text()
         yield self.title(self.program, self.where())
         yield Rule(style=QUIET, characters="-" if self.ascii else "─")
-        sentence = rank_verdict(self.findings_of_rank, self.summary)
         yield self.cut(Text(self.shown(sentence), style=STRONG), self.inside, _LINES + 1)
         if self.findings_of_rank:
             yield Text()
