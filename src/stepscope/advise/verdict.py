@@ -18,7 +18,7 @@ DISTURBED = 0.2
 #: Kernels of templates have names of a thousand characters; the sentence shows so many of them.
 NAME_LENGTH = 80
 
-#: Parts of a step in which a device does nothing; and the share of a step above which that needs a cause.
+#: Parts of a step in which a device does nothing; and the share of a step above which a part is what it mostly is.
 _RESTS = frozenset({"host only", "sync", "idle"})
 _MOST = 0.5
 
@@ -130,8 +130,9 @@ def _near_the_roof(summary: Summary, results: Mapping[str, Result]) -> str | Non
 
 def _well(summary: Summary) -> str:
     largest = max(summary.split, key=lambda part: part.share, default=None)
+    mostly = largest.name if largest is not None and largest.share > _MOST else "computing"
     # Where the device rests most of the time, its largest kernel says nothing: what the host does then is said.
-    rests = summary.on_device and largest is not None and largest.name in _RESTS and largest.share > _MOST
+    rests = summary.on_device and mostly in _RESTS
     said = []
     if largest is not None and largest.share:
         whole = "step" if summary.steps.count else "recording"
@@ -144,4 +145,4 @@ def _well(summary: Summary) -> str:
     name = entries[0].name
     name = name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
     said.append(f"{name} is {percent_text(entries[0].share)} of the {what}")
-    return f"{'No single cause' if rests else 'Nothing'} stands out: {', '.join(said)}."
+    return f"{'Nothing' if mostly == 'computing' else 'No single cause'} stands out: {', '.join(said)}."

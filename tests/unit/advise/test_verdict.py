@@ -53,6 +53,13 @@ def test_a_device_that_rests_is_not_healthy(summary: Summary) -> None:
     assert said == f"No single cause stands out: the step is 90 % host only, {host}"
 
 
+@pytest.mark.parametrize("part", ["communication", "idle", "copy"])
+def test_a_step_that_hardly_computes_is_not_healthy(summary: Summary, part: str) -> None:
+    split = tuple(replace(each, name=part, share=0.8) for each in summary.split[:1])
+    said = rank_verdict([], replace(summary, split=split, on_device=False, kernels=()))
+    assert said.startswith(f"No single cause stands out: the step is 80 % {part}")
+
+
 def test_without_steps_the_whole_is_the_recording(summary: Summary) -> None:
     said = rank_verdict([], replace(summary, steps=replace(summary.steps, count=0)))
     assert said.startswith("Nothing stands out: the recording is 40 % computing")
