@@ -45,6 +45,15 @@ _KNOWN: WeakKeyDictionary[Observed, pl.DataFrame] = WeakKeyDictionary()
 _EXECUTES = "ThunkExecutor::Execute"
 #: Frameworks whose operators do not say which parameters they take a gradient of; their state counts them.
 _TOLD_TRAINED = ("mindspore", "paddle")
+#: Operators with parameters among their inputs; the node of the backward that adds a parameter's gradient up.
+PARAMETRIC = (
+    "aten::linear", "aten::addmm", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution",
+    "aten::embedding", "aten::embedding_bag", "aten::_embedding_bag", "aten::batch_norm", "aten::layer_norm",
+    "aten::group_norm", "aten::lstm", "aten::gru",
+)  # fmt: skip
+ACCUMULATES = "torch::autograd::AccumulateGrad"
+#: Operators that read a number.
+READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal")
 
 
 def trained_parameters(observed: Observed, frameworks: Iterable[str] = _TOLD_TRAINED) -> int:

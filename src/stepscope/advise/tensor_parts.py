@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import polars as pl
 
-from stepscope.advise.calls import CELLS, sizes, texts
+from stepscope.advise.calls import ACCUMULATES, CELLS, sizes, texts
 
 #: Parts of a tensor in a step from which on they are a loop.
 _MANY = 16
@@ -22,7 +22,6 @@ _PUTS = r"^aten::(?:index_\w+_|_?index_put_?\w*|copy_|scatter\w*|add_|sub_|item|
 #: Operators of layers, and products, which are layers if one of their factors is a parameter.
 LINEAR = "aten::linear"
 _LAYERS, _PRODUCTS = (LINEAR, "aten::conv1d", "aten::conv2d", "aten::conv3d", *CELLS), ("aten::matmul", "aten::mm")
-_ACCUMULATES = "torch::autograd::AccumulateGrad"
 #: A weight is used once for each sum of its gradients, or so often; part of the layers' calls that take the parts; part
 #: of their data whose size differs from that before them.
 _ONCE, _MOST, _DIFFER = 1.5, 0.8, 0.5
@@ -151,7 +150,7 @@ def _change(data: list[tuple[int, ...]]) -> bool:
 
 def gradients(calls: pl.DataFrame) -> dict[tuple[int, ...], int]:
     """Return how many gradients are summed into weights, by shape."""
-    sums = calls.filter(pl.col("name") == _ACCUMULATES)["shapes"].value_counts()
+    sums = calls.filter(pl.col("name") == ACCUMULATES)["shapes"].value_counts()
     found: dict[tuple[int, ...], int] = defaultdict(int)
     for text, count in sums.iter_rows():
         for shape in sizes(text)[:1]:

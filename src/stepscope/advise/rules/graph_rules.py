@@ -12,6 +12,9 @@ import numpy as np
 import polars as pl
 
 from stepscope.advise.calls import (
+    ACCUMULATES,
+    PARAMETRIC,
+    READS,
     elements,
     explained_calls,
     explained_within,
@@ -25,18 +28,12 @@ from stepscope.advise.calls import (
 )
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.advise.forms.inputs_in_step import on_inputs, permutations
 from stepscope.advise.observed import Observed
 from stepscope.analyse.quantities import bytes_text, count_text, duration_text
 from stepscope.trace.tables import columns_of
 
 _NODE = "autograd::engine::evaluate_function"
-_ACCUMULATES = "torch::autograd::AccumulateGrad"
-#: Operators with parameters among their inputs.
-_PARAMETRIC = (
-    "aten::linear", "aten::addmm", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution",
-    "aten::embedding", "aten::embedding_bag", "aten::_embedding_bag", "aten::batch_norm", "aten::layer_norm",
-    "aten::group_norm", "aten::lstm", "aten::gru",
-)  # fmt: skip
 #: Functions of torch.utils.checkpoint that run a forward again; part of the memory up to which that is needless.
 _RECOMPUTES, _RECOMPUTES_OF_PADDLE = ("unpack_hook", "recompute_fn"), "RecomputeFunction$"
 _FREE = 0.5
@@ -48,18 +45,7 @@ _ACTS = ("aten::multinomial", "aten::normal", "aten::bernoulli", "aten::_local_s
 _OFTEN = 25
 #: From so many evaluations on that the program announces, their recorded times tell what they take.
 _ANNOUNCED = 3
-#: Operators whose results depend on parameters, or may; those that draw random numbers; that read or cut results.
-_LEARNED = r"linear|conv|mm$|matmul|einsum|cdist|embedding|lstm|gru$|rnn|batch_norm|layer_norm|group_norm|attention"
-_DRAWS, _CUTS = r"rand(?:[^p]|$)|normal|bernoulli|uniform|dropout|multinomial", "aten::detach"
-_READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal")
-#: It draws random numbers, too, but most of its time goes into rows that the step does not take.
-_PERMUTES = "aten::randperm"
 _TO_NUMPY, _FROM_NUMPY = "aten::resolve_neg", "aten::lift_fresh"
-#: Part of the step from which on work on inputs is told; part of a function's time in its own lines, and most that its
-#: samples and the operators differ by.
-_INPUTS, _IN_LINES, _DIFFER = 0.12, 0.3, 3.0
-#: Part of the operators between two layers that came before the first one, too, from which on they are these again.
-_ALIKE = 0.9
 #: Operators of a group that repeats a part of the model, forward or backward; those of a forward with the same weights.
 _REPEATS, _AGAIN = 4, 2
 
@@ -71,6 +57,7 @@ def graphs(observed: Observed) -> Iterator[Claim]:
     calls = recorded_calls(observed)
     if observed.framework == "paddle":
         yield from _recomputed_by_paddle(observed, calls)
+        yield from permutations(observed, calls)
         return
     backward = calls.filter(pl.col("name").str.starts_with(_NODE) & (pl.col("outer") < 0))
     if backward.is_empty():
@@ -80,7 +67,7 @@ def graphs(observed: Observed) -> Iterator[Claim]:
     if observed.summary.compiling is None:  # a compiler runs operators to see what they do
         yield from _unused_forward(observed, calls)
         yield from _beside_training(observed, calls)
-        yield from _on_inputs(observed, calls)
+        yield from on_inputs(observed, calls)
     yield from _unused_gradients(observed, calls, backward)
     yield from _recomputed(observed, calls)
 
@@ -90,7 +77,7 @@ def _old_graph(observed: Observed, calls: pl.DataFrame, backward: pl.DataFrame) 
     forward = calls.filter(pl.col("phase") == "forward")
     first = forward.group_by("step").agg(pl.col("sequence").min().alias("first"))
     old = backward.join(first, on="step").filter(pl.col("sequence") < pl.col("first"))
-    old = old.filter(~pl.col("name").str.contains(_ACCUMULATES, literal=True))
+    old = old.filter(~pl.col("name").str.contains(ACCUMULATES, literal=True))
     steps = observed.summary.steps.count
     if len(old) < 4 * steps or old["step"].n_unique() < steps:
         return
@@ -115,7 +102,7 @@ def _old_graph(observed: Observed, calls: pl.DataFrame, backward: pl.DataFrame) 
 
 def _repeated_backward(observed: Observed, calls: pl.DataFrame, backward: pl.DataFrame) -> Iterator[Claim]:
     """Nodes of the backward that a step evaluates more than once: a graph that was kept for another loss."""
-    nodes = backward.filter((pl.col("sequence") > 0) & ~pl.col("name").str.contains(_ACCUMULATES, literal=True))
+    nodes = backward.filter((pl.col("sequence") > 0) & ~pl.col("name").str.contains(ACCUMULATES, literal=True))
     visits = nodes.sort("ts").with_columns(visit=pl.int_range(pl.len()).over("step", "sequence", "name"))
     again = visits.filter(pl.col("visit") > 0).drop("visit")
     steps = observed.summary.steps.count
@@ -125,7 +112,7 @@ def _repeated_backward(observed: Observed, calls: pl.DataFrame, backward: pl.Dat
         return  # the first one records a graph of its own: gradients of gradients need both
     most = int(visits["visit"].to_numpy().max()) + 1
     # Sums of gradients have no number: as many of them come again. What the engine does between nodes goes with them.
-    sums = float(backward.filter(pl.col("name").str.contains(_ACCUMULATES, literal=True))["time"].sum())
+    sums = float(backward.filter(pl.col("name").str.contains(ACCUMULATES, literal=True))["time"].sum())
     part = (float(again["time"].sum()) + sums * len(again) / len(nodes)) / max(float(backward["time"].sum()), 1.0)
     time = part * next((one.share * observed.step_ns for one in observed.summary.phases if one.name == "backward"), 0.0)
     finding = Finding(
@@ -153,8 +140,8 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         & pl.col("name").str.starts_with("aten::") & ~pl.col("sequence").is_in(taken.implode())
     )  # fmt: skip
     unused = outermost(calls, recorded)
-    parametric = recorded.filter(pl.col("name").is_in(_PARAMETRIC))
-    used = calls.filter(pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") == "forward"))
+    parametric = recorded.filter(pl.col("name").is_in(PARAMETRIC))
+    used = calls.filter(pl.col("name").is_in(PARAMETRIC) & (pl.col("phase") == "forward"))
     steps = observed.summary.steps.count
     keys = set(zip(used["name"].to_list(), _weights(used), strict=True))
     again = [key for key in zip(parametric["name"].to_list(), _weights(parametric), strict=True) if key in keys]
@@ -204,7 +191,7 @@ def _beside_training(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]
     announced = columns_of(observed.tables, "run_events", "name").filter(pl.col("name").cast(pl.String) == "evaluation")
     if len(announced) >= _ANNOUNCED:
         return
-    layers = calls.filter(pl.col("name").is_in(_PARAMETRIC))
+    layers = calls.filter(pl.col("name").is_in(PARAMETRIC))
     used = layers.filter(pl.col("phase") == "forward")
     keys = set(zip(used["name"].to_list(), _weights(used), strict=True))
     apart = layers.filter((pl.col("phase") == "other") & (pl.col("sequence").fill_null(-1) < 0))
@@ -237,9 +224,9 @@ def _read_each_step(calls: pl.DataFrame, apart: pl.DataFrame, used: pl.DataFrame
     once = max(Counter(zip(apart["name"].to_list(), _weights(apart), strict=True)).values()) <= apart["step"].n_unique()
     ends = apart.group_by("step").agg(end=pl.col("ts").max())
     behind = calls.join(ends, on="step").filter(pl.col("ts") > pl.col("end"))
-    layers = behind.filter(pl.col("name").is_in(_PARAMETRIC)).group_by("step").agg(next=pl.col("ts").min())
+    layers = behind.filter(pl.col("name").is_in(PARAMETRIC)).group_by("step").agg(next=pl.col("ts").min())
     behind = behind.join(layers, on="step", how="left").filter(pl.col("ts") < pl.col("next").fill_null(2**62))
-    reads = behind.filter(pl.col("name").is_in([*_READS, _TO_NUMPY]))
+    reads = behind.filter(pl.col("name").is_in([*READS, _TO_NUMPY]))
     returns = behind.filter(pl.col("name").is_in([*_ACTS[:-1], _FROM_NUMPY]))
     every = reads["step"].n_unique() == apart["step"].n_unique()
     return once and _samples(apart) >= _samples(used) and every and returns.is_empty()
@@ -330,13 +317,13 @@ def _weights(calls: pl.DataFrame) -> list[tuple[tuple[int, ...], ...]]:
 
 def _unused_gradients(observed: Observed, calls: pl.DataFrame, backward: pl.DataFrame) -> Iterator[Claim]:
     """Gradients that no optimizer takes: of parameters that none trains, or set to zero before one takes them."""
-    sums, updates = calls.filter(pl.col("name") == _ACCUMULATES), calls.filter(pl.col("phase") == "optimizer")
+    sums, updates = calls.filter(pl.col("name") == ACCUMULATES), calls.filter(pl.col("phase") == "optimizer")
     if updates["step"].n_unique() < observed.summary.steps.count:
         return
     marks = _optimizer_calls(observed)
     nodes, sums = (one.with_columns(run=pl.Series(np.searchsorted(marks["ts"], one["ts"]))) for one in (backward, sums))
     lost, never = _lost(sums, updates, marks)
-    layers = calls.filter(pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") == "forward")).drop_nulls("sequence")
+    layers = calls.filter(pl.col("name").is_in(PARAMETRIC) & (pl.col("phase") == "forward")).drop_nulls("sequence")
     weights = {number: _weights_of(*row) for number, *row in layers.select("sequence", "name", "shapes").iter_rows()}
     found: list[pl.DataFrame] = []
     for run, shapes in lost.items():
@@ -452,7 +439,7 @@ def _of_lost(
 
 def _recomputed(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     """Forwards that the backward runs again (checkpointing), in a process that leaves most of the memory free."""
-    layers = calls.filter(pl.col("name").is_in(_PARAMETRIC))
+    layers = calls.filter(pl.col("name").is_in(PARAMETRIC))
     first = layers.filter(pl.col("phase") == "forward").select("name", "shapes").unique()
     recorded = (pl.col("phase") == "backward") & (pl.col("sequence") >= 0) & pl.col("name").str.starts_with("aten::")
     again = calls.filter(recorded.fill_null(value=False))
@@ -510,89 +497,3 @@ def _memory(observed: Observed) -> tuple[int, int]:
     counters = columns_of(observed.tables, "counters", "name", "value")
     resident = counters.filter(pl.col("name").cast(pl.String) == "process memory")["value"].drop_nulls()
     return int(resident.max() or 0), int(min(filter(None, known), default=0))  # type: ignore[arg-type]
-
-
-def _on_inputs(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
-    """Operators on data alone, in each step before the model's last layer: no parameter has a part in their results."""
-    chosen = _of_data(calls)
-    steps = observed.summary.steps.count
-    if chosen["step"].n_unique() < steps:
-        return
-    time, looks, where = float(chosen["time"].sum()), observed.looks.clear(), ""
-    if observed.share(time) >= _INPUTS / 2:
-        looks, where = function_of(observed, time)
-        time = float(looks["time"].sum()) if where else time
-    if observed.share(time) < _INPUTS:
-        return
-    most = chosen.sort("time", descending=True)["name"][0]
-    finding = Finding(
-        cause="inputs-in-step",
-        title=f"{of_step(observed, time)} go into operators on data alone, in which no parameter has a part"
-        f"{': ' * bool(where)}{where}",
-        gain_ns=round(0.95 * time), gain_low_ns=round(0.6 * time), gain_high_ns=round(1.3 * time),
-        basis="the samples of the function that calls them, or these operators; a twentieth of it stays",
-        confidence=Confidence.LIKELY,
-        evidence=(
-            Evidence(text=f"{len(chosen) // steps} operators a step, such as {most}, before the model's last layer; no "
-                     "gradient goes through them", value=len(chosen) / steps, result="operator_details", operator=most),
-        ),
-        remedy="Draw rows with torch.randint(n, (batch,)), or go through one permutation in each epoch: "
-        "for rows in torch.randperm(n).split(batch)."
-        if most == _PERMUTES else
-        "Compute what is the same in each step once, before the loop or in __init__ (register_buffer); of a set "
-        "of data only the rows that the step takes (X[indices]); the rest in the data loader's workers.",
-        operator=where or most,
-    )  # fmt: skip
-    yield Claim(finding, Depth.PLACE, {**explained_within(calls, chosen), **observed.explained(looks)})
-
-
-def _of_data(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the outermost calls without gradients that work on data; no row where some of them may have parameters.
-
-    Between layers, those that begin with a tensor made of nothing count, and those that were called before the first
-    one, too: others may work on what the layers give.
-    Random numbers are new in each step. What has the shape of a parameter belongs to the parameters.
-    """
-    top, other = calls.filter(pl.col("outer") < 0).sort("step", "ts"), pl.col("phase") == "other"
-    layers = top.filter(pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") == "forward"))
-    bounds = layers.group_by("step").agg(first=pl.col("ts").min(), last=pl.col("ts").max())
-    early = top.join(bounds, on="step", maintain_order="left").filter(pl.col("ts") < pl.col("last"))
-    alone = early.filter(other)
-    cut = alone.filter(pl.col("name") == _CUTS)["shapes"].to_list()
-    if alone["name"].str.contains(_LEARNED).any() or any(sum(sizes(text), ()) for text in cut):
-        return alone.clear()
-    ends = early.filter(other & pl.col("name").is_in(_READS) & (pl.col("ts") < pl.col("first")))
-    early = early.join(ends.group_by("step").agg(end=pl.col("ts").max()), on="step", how="left", maintain_order="left")
-    early = early.with_columns(run=pl.struct("step", other).rle_id())
-    made = [not any(sizes(text)) for text in early["shapes"].to_list()]
-    early = early.with_columns(made=pl.Series(made, dtype=pl.Boolean)).with_columns(pl.col("made").first().over("run"))
-    trained = {sizes(text)[:1] for text in calls.filter(pl.col("name") == _ACCUMULATES)["shapes"].to_list()}
-    weights = {shape for shapes in trained for shape in shapes if len(shape) > 1}
-    data = pl.Series([weights.isdisjoint(sizes(text)) for text in early["shapes"].to_list()], dtype=pl.Boolean)
-    before = (pl.col("ts") < pl.col("first")) & (pl.col("ts") > pl.col("end").fill_null(0))
-    like = early.filter(other & before).select("name", "shapes", again=True).unique()
-    early = early.join(like, on=["name", "shapes"], how="left", nulls_equal=True, maintain_order="left")
-    again = pl.col("again").fill_null(value=False).mean().over("run") >= _ALIKE
-    inside = (pl.col("ts") > pl.col("first")) & (pl.col("made") | again)
-    return early.filter(other & data & (before | inside) & ~pl.col("name").str.contains(_DRAWS))
-
-
-def function_of(observed: Observed, time: float) -> tuple[pl.DataFrame, str]:
-    """Return the looks in the program's function whose own lines call operators for about that time, and its name."""
-    training = pl.col("phase").is_in(["data", "backward", "optimizer"]).fill_null(value=False)
-    looks = observed.looks.filter(~training & pl.col("file").is_not_null())
-    own = pl.when(pl.col("leaf") == pl.col("file")).then("time").otherwise(0.0)
-    named = pl.when(pl.col("function") == "<module>").then("line")
-    keys = looks.select("file", "function", line=named, spent="time", own=own, count="count")
-    found = keys.group_by("file", "function", "line").agg(pl.col("spent", "own", "count").sum())
-    near = found.filter(
-        (pl.col("own") >= _IN_LINES * pl.col("spent")) & (pl.col("count") >= _LOOKS)
-        & pl.col("spent").is_between(time / _DIFFER, _DIFFER * time)
-    ).sort((pl.col("spent") / time).log().abs())  # fmt: skip
-    if near.is_empty():
-        return looks.clear(), ""
-    file, function, line = near.select("file", "function", "line").row(0)
-    mine = (pl.col("file") == file) & (pl.col("function") == function)
-    mine = mine if line is None else mine & (pl.col("line") == line)
-    place = observed.place(file, line)
-    return looks.filter(mine), place if line is not None else f"{function} ({place})"

@@ -28,10 +28,10 @@ from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.forms import Calls, Form
 from stepscope.advise.forms.compiled_forms import compiled_forms
 from stepscope.advise.forms.costly_forms import BEGINS, costly_forms
+from stepscope.advise.forms.inputs_in_step import function_of
 from stepscope.advise.forms.repeated_passes import repeated_passes
 from stepscope.advise.forms.unused_results import LOSSES, TAKES, ignored_targets, unused_results
 from stepscope.advise.observed import Observed
-from stepscope.advise.rules.graph_rules import function_of
 from stepscope.advise.rules.part_rules import generation
 from stepscope.analyse.operators.operator_calls import device_time, host_operators, operator_names, or_negative, rows_of
 from stepscope.analyse.quantities import count_text, duration_text, percent_text

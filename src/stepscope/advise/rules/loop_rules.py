@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.advise.calls import (
+    ACCUMULATES,
     LONGEST,
     copy_speed,
     elements,
@@ -63,7 +64,6 @@ _PASSES, _PASS = 2.0, 1.0
 _STAY = 2.0
 #: Operators that make a tensor wider, or narrower, between two layers of a chain.
 _WIDENS = ("aten::cat", "aten::glu")
-_ACCUMULATES = "torch::autograd::AccumulateGrad"
 #: Begin of the operators that exchange tensors with other ranks, and wait for them.
 _EXCHANGES = "c10d::"
 #: What is known of a call by its place among the others, and what a loop over parts is told by.
@@ -124,7 +124,7 @@ def loops(observed: Observed) -> Iterator[Claim]:
 def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> Iterator[Claim]:
     """Operators on tensors of the parameters' shapes, a few for each parameter: without a graph, or a penalty's."""
     steps = max(observed.summary.steps.count, 1)
-    sums = calls.filter(pl.col("name") == _ACCUMULATES)
+    sums = calls.filter(pl.col("name") == ACCUMULATES)
     learned = Counter(shape for text in sums["shapes"].to_list() for shape in sizes(text)[:1])
     parameters = sum(learned.values()) / steps
     if parameters < _MANY:
@@ -321,7 +321,7 @@ def _over_branches(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) 
     if observed.share(gain) < _TOLD or time / (pieces * len(runs) / steps) > _PIECE_NS:
         return
     data, weight = sizes(runs["of"][0])[:2]
-    sums = calls.filter(pl.col("name") == "torch::autograd::AccumulateGrad")["shapes"].to_list()
+    sums = calls.filter(pl.col("name") == ACCUMULATES)["shapes"].to_list()
     added = sum(sizes(text)[:1] == (weight,) for text in sums)
     if 0 < added < pieces * steps / 2:  # one layer that is called for each time step
         return

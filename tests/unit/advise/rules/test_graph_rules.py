@@ -405,6 +405,14 @@ def test_a_permutation_of_all_rows_in_each_step_is_told() -> None:
     assert "torch.randperm(n).split(batch)" in finding.remedy
 
 
+@pytest.mark.parametrize(("dur", "told"), [(3_000_000, True), (800_000, False)])
+def test_a_permutation_of_all_rows_in_each_step_of_paddle_is_told(dur: int, told: bool) -> None:
+    training = sampled([((TRAIN,), "native")], "paddle")
+    training.call("randperm dygraph", dur)
+    training.call("matmul dygraph", 2_000_000, phase="forward")
+    assert ("inputs-in-step" in training.causes()) == told
+
+
 @pytest.mark.parametrize(
     ("name", "dur", "rows"),
     [("aten::index", 500_000, 20_000), ("aten::randn_like", 3_000_000, 20_000), ("aten::lerp_", 3_000_000, 64)],
