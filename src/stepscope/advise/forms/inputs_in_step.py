@@ -73,8 +73,8 @@ def permutations(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         basis="these operators; a twentieth of them stays",
         confidence=Confidence.LIKELY,
         evidence=(
-            Evidence(text=f"randperm is called {count_text(round(len(drawn) / steps), 'time')} a step", value=len(drawn) / steps,
-                     result="operator_details", operator="randperm"),
+            Evidence(text=f"randperm is called {count_text(round(len(drawn) / steps), 'time')} a step",
+                     value=len(drawn) / steps, result="operator_details", operator="randperm"),
         ),
         remedy="Draw rows with paddle.randint(0, n, [batch]), or go through one permutation in each epoch: "
         "order = paddle.randperm(n), then rows = order[i : i + batch].",
