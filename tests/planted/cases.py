@@ -118,6 +118,7 @@ CASES = (
     _case("profiler_left_on", "profiler-left-on"),
     _case("one_thread", "too-few-threads", cores=2),
     _case("many_threads", "too-many-threads", cores=2),
+    _case("crowded_threads", "too-many-threads", cores=2, waits=True),
     _case("page_faults", "allocator-page-faults"),
     _case("busy_thread", "gil-contention"),
     _case("sleep_each_step", "sleep-in-step"),

@@ -26,6 +26,9 @@ _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::con
 _IDLE = 0.5
 #: What of the ideal speed-up threads reach: least, usual, most.
 _REACHED = (0.5, 0.8, 1.0)
+#: Part of the step from which on what the training waits for a core beside its own workers is more than its threads
+#: save; and what of it fewer threads save: least, usual, most.
+_CROWDED, _BESIDE_WORKERS = 0.22, (0.5, 1.0, 1.5)
 #: Part of the busy cores that other processes have at least where the training waits for them.
 _HALF = 0.5
 #: What the names of threads that record begin with.
@@ -53,6 +56,8 @@ def machine_use(observed: Observed) -> Iterator[Claim]:
     most, usual = _own_cores(observed, cores)
     if threads > most:
         yield _too_many(observed, parallel, time, (threads, most))
+    elif observed.summary.data_wait.workers and threads > 1:
+        yield from _beside_workers(observed, threads, cores)
     elif usual is not None and threads < usual and not observed.summary.data_wait.workers:
         saved = _saved_by_cores(observed, threads / usual)
         if _idle_cores(observed, cores) >= _IDLE and saved > 0:
@@ -76,6 +81,39 @@ def _too_many(observed: Observed, parallel: pl.DataFrame, time: float, has: tupl
         remedy=f"torch.set_num_threads({cores}), or OMP_NUM_THREADS={cores} in the environment.",
     )  # fmt: skip
     return Claim(finding, Depth.CAUSE, explained_calls(parallel))
+
+
+def _beside_workers(observed: Observed, threads: int, cores: int) -> Iterator[Claim]:
+    """Yield threads of torch that share their cores with the workers of a loader, and wait for each other there."""
+    steps, made = observed.run_steps.drop_nulls("delay"), observed.result("batch_production")
+    if steps.is_empty() or made.is_empty() or (observed.summary.run.other_cpu or 0.0) >= OTHERS_USE:
+        return
+    delay, whole = (float(steps[name].mean()) for name in ("delay", "dur"))  # type: ignore[arg-type]
+    batch = made["Samples Computing(us)"] + made["Collation Computing(us)"]
+    busy = 1000 * float((made["Batches/Step"] * batch).sum()) / whole
+    fit = max(int(cores - busy), 1)
+    if threads <= fit or delay < _CROWDED * whole:
+        return
+    low, gain, high = (part * delay for part in _BESIDE_WORKERS)
+    workers = count_text(observed.summary.data_wait.workers or 0, "worker")
+    finding = Finding(
+        cause="too-many-threads",
+        title=f"{duration_text(delay)} of {duration_text(whole)} the training waits for a core: torch uses {threads} "
+        f"threads beside {workers} on {count_text(cores, 'core')}",
+        gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
+        step_ns=round(whole),
+        basis="the run-queue delay of the training thread over all steps: where one thread of an operator has no core, "
+        "the others wait for it",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text="the training thread could run and had no core for "
+                     f"{percent_text(delay / whole)} of all steps", value=delay, unit="ns", result="step_times"),
+            Evidence(text=f"its workers compute on {busy:.1f} cores, other processes on "
+                     f"{observed.summary.run.other_cpu or 0.0:.1f}", value=busy, result="batch_production"),
+        ),
+        remedy=f"torch.set_num_threads({fit}) leaves the workers cores of their own; or make samples cheaper.",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, {"core wait": delay})
 
 
 def _too_few(observed: Observed, parallel: pl.DataFrame, saved: float, has: tuple[int, int]) -> Claim:

@@ -167,3 +167,29 @@ def test_other_ranks_of_the_machine_are_not_other_processes(others: float, cause
         training.rank.add("counters", ts=ORIGIN + at, track=track, name="other CPU", value=others, unit="%")
     observed = Observed(training.rank.tables(), {"world_size": 4})
     assert [finding.cause for finding in found_in(observed)] == causes
+
+
+@pytest.mark.parametrize(
+    ("threads", "delay", "computing", "told"),
+    [(2, 3_000_000, 5_000_000, True), (2, 1_500_000, 5_000_000, False), (1, 3_000_000, 5_000_000, False),
+     (7, 3_000_000, 5_000_000, False)],
+    ids=["beside workers", "a short wait", "one thread", "cores are left"],
+)  # fmt: skip
+def test_threads_beside_the_workers_of_a_loader_wait_for_cores(
+    threads: int, delay: int, computing: int, told: bool
+) -> None:
+    # Given workers that compute half of the time, and steps that wait for a core which no other process has
+    training = Training(torch__state={"threads": threads}, machine={"cores": 8 if threads == 7 else 2})
+    training.call("aten::mm", 6_000_000, [[512, 512], [512, 512]], "forward", dtypes=["float", "float"])
+    waits = training.rank.span(training.rank.thread(), "data", 0, 1000, "loader.__next__")
+    training.rank.add("arguments", span=waits, key="workers", value="4")
+    training.run_steps(delay=delay, cpu=STEP - delay)
+    made = {"sample_dur": computing, "sample_cpu": computing, "collate_dur": 0, "collate_cpu": 0}
+    for number in range(40):
+        at = {"ts": ORIGIN + number * STEP, "dur": computing}
+        training.rank.add("batches", **at, dataset="Data", process=200, samples=8, **made)
+    found = {finding.cause: finding for finding in training.findings()}
+    assert ("too-many-threads" in found) == told
+    if told:
+        assert found["too-many-threads"].gain_ns == delay
+        assert "torch.set_num_threads(1)" in found["too-many-threads"].remedy
