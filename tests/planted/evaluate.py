@@ -29,17 +29,20 @@ def judge(case: Case, times: TrueTimes, planted: list[dict[str, Any]], healthy: 
     first = planted[0] if planted else None
     named = first is not None and first["cause"] in case.causes
     gain = first.get("gain_ns") if first else None
+    step = first.get("step_ns") if first else None
+    share = times.gain / times.step
     return {
         "program": case.name,
         "step_ms": times.step / 1e6,
         "true_gain_ms": times.gain / 1e6,
-        "true_gain_share": times.gain / times.step,
+        "true_gain_share": share,
         "caused": times.gain >= CAUSED * times.step,
         "first": first["cause"] if first else None,
         "named": named,
         "listed": any(finding["cause"] in case.causes for finding in planted),
         "gain_ms": None if gain is None else gain / 1e6,
         "gain_right": named and gain is not None and 1 / FACTOR <= gain / max(times.gain, 1.0) <= FACTOR,
+        "share_right": named and gain and step and 1 / FACTOR <= gain / step / max(share, 1e-9) <= FACTOR,
         "on_twin": [finding["cause"] for finding in healthy],
         "planted": times.planted,
         "repaired": times.repaired,
@@ -100,7 +103,8 @@ def main() -> None:
         print(
             f"{len(rows)} programs, {without} without a cause on this machine; of the others: cause first in "
             f"{sum(row['named'] for row in caused)}, gain within × {FACTOR} in "
-            f"{sum(row['gain_right'] for row in caused)}; findings on {len(false)} twins"
+            f"{sum(row['gain_right'] for row in caused)}, as a part of the step in "
+            f"{sum(bool(row['share_right']) for row in caused)}; findings on {len(false)} twins"
         )
 
 
