@@ -62,6 +62,7 @@ _QUEUES = re.compile(r"multiprocessing[/\\](?:connection|queues|popen_fork|resou
 _FETCH = re.compile(r"(?:torch[/\\]utils[/\\]data[/\\]_utils[/\\]fetch|paddle[/\\]io[/\\]dataloader[/\\]fetcher)\.py$")
 #: What asks a sampler of PyTorch for the next indices.
 _ORDERS = re.compile(r"torch[/\\]utils[/\\]data[/\\](?:sampler\.py:|dataloader\.py:.*_next_index$)")
+_SAMPLER = "torch/utils/data/sampler.py"
 #: What makes batches; some frameworks do so in a thread of the training process.
 _LOADS = re.compile(r"(?:torch[/\\]utils[/\\]data|paddle[/\\]io|mindspore[/\\]dataset|grain[/\\]_src[/\\]python)[/\\]")
 #: What goes on in most of the time, for the title.
@@ -144,8 +145,10 @@ def data_loading(observed: Observed) -> Iterator[Claim]:
     if restarts is not None:
         yield Claim(restarts, Depth.CAUSE, explains | observed.explained(starting))
         return
-    if not waits.workers:  # an iterator that is made for each batch is a part of loading it
-        wait, explains = wait + float(starting["time"].sum()), explains | observed.explained(starting)
+    if not waits.workers:  # an iterator that is made for each batch is a part of loading it, and so is its end
+        order = observed.looks_through(_SAMPLER, "__iter__").filter((pl.col("phase") != "data").fill_null(value=True))
+        again = pl.concat([starting, order]).unique()
+        wait, explains = wait + float(again["time"].sum()), explains | observed.explained(again)
     making = _making(observed, loading)
     if making is not None and making < _SENT * wait:
         yield Claim(_useless_workers(observed, wait, making), Depth.CAUSE, explains)
@@ -389,7 +392,7 @@ def _advice(observed: Observed, wait: float, loading: _Loading) -> tuple[str, fl
     cheaper = f"Make what {place} does cheaper: do it once before the training, or for a whole batch in one call"
     if loading.stages.get("order", 0.0) >= _MOST * loading.whole > 0:
         return f"{cheaper}. Workers do not help: a sampler runs in the training process.", 0.0
-    ordering = observed.looks_through("torch/utils/data/sampler.py", "__iter__")
+    ordering = observed.looks_through(_SAMPLER, "__iter__")
     if loading.where == "training" and float(ordering["time"].sum()) >= _MOST * wait:
         return (
             "Make the loader's iterator once, before the loop: batches = iter(loader); x, y = next(batches). Each "

@@ -246,6 +246,24 @@ def test_a_sampler_of_the_program_is_named_and_no_workers_are_advised(asks: tupl
     assert finding.gain_ns == pytest.approx(step / 2, rel=0.05)
 
 
+def test_what_frees_the_order_of_an_iterator_that_is_made_in_each_step_is_loading() -> None:
+    # Given 40 steps of 10 ms, of whose looks a half see torch's sampler in the loader, and a quarter where it is freed
+    rank, step = waiting("torch", wait=1_000, workers=0, cores=8), 10_000_000
+    sampler, run = (f"{TORCH}/utils/data/sampler.py", "RandomSampler.__iter__"), ("/home/me/train.py", "run")
+    ordering = [sampler, (f"{TORCH}/utils/data/dataloader.py", "_BaseDataLoaderIter.__next__"), run]
+    seen = [ordering, ordering, [sampler, run], [(f"{TORCH}/nn/modules/linear.py", "Linear.forward"), run]]
+    for number, frames in enumerate(seen):
+        rank.add("stacks", id=number, frames=[{"file": file, "line": 7, "function": name} for file, name in frames])
+    for number in range(40):
+        at = {"ts": ORIGIN + number * step, "dur": step}
+        rank.add("run_steps", number=number, **at, recorded=False, delay=0, data_wait=step // 2)
+        said = {"process": 100, "thread": 100, "name": "MainThread", "worker": None, "count": 1, "cpu": step}
+        rank.add("samples", **at, **said, stack=number % 4, state="native")
+    [finding] = found(rank)
+    assert "batches = iter(loader)" in finding.remedy
+    assert finding.gain_ns == pytest.approx(0.75 * step, rel=0.05)
+
+
 @pytest.mark.parametrize(("cpu", "workers"), [(10, 19), (300, 5), (570, 3)], ids=["waits", "half", "computes"])
 def test_workers_are_advised_as_far_as_the_cpu_time_of_their_samples_has_cores(cpu: int, workers: int) -> None:
     # Given 60 steps of 10 ms on 4 cores that wait 9.5 ms for a worker, which computes a part of it
