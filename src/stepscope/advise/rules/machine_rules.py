@@ -86,7 +86,8 @@ def _too_many(observed: Observed, parallel: pl.DataFrame, time: float, has: tupl
 def _beside_workers(observed: Observed, threads: int, cores: int) -> Iterator[Claim]:
     """Yield threads of torch that share their cores with the workers of a loader, and wait for each other there."""
     steps, made = observed.run_steps.drop_nulls("delay"), observed.result("batch_production")
-    if steps.is_empty() or made.is_empty() or (observed.summary.run.other_cpu or 0.0) >= OTHERS_USE:
+    others = observed.summary.run.other_cpu
+    if steps.is_empty() or made.is_empty() or (others is not None and others >= OTHERS_USE):
         return
     delay, whole = (float(steps[name].mean()) for name in ("delay", "dur"))  # type: ignore[arg-type]
     batch = made["Samples Computing(us)"] + made["Collation Computing(us)"]
@@ -108,8 +109,8 @@ def _beside_workers(observed: Observed, threads: int, cores: int) -> Iterator[Cl
         evidence=(
             Evidence(text="the training thread could run and had no core for "
                      f"{percent_text(delay / whole)} of all steps", value=delay, unit="ns", result="step_times"),
-            Evidence(text=f"its workers compute on {busy:.1f} cores, other processes on "
-                     f"{observed.summary.run.other_cpu or 0.0:.1f}", value=busy, result="batch_production"),
+            Evidence(text=f"its workers compute on {busy:.1f} cores", value=busy, result="batch_production"),
+            *(() if others is None else (Evidence(text=f"other processes used {others:.1f} cores", value=others),)),
         ),
         remedy=f"torch.set_num_threads({fit}) leaves the workers cores of their own; or make samples cheaper.",
     )  # fmt: skip
