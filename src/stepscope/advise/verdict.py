@@ -114,18 +114,23 @@ def _near_the_roof(summary: Summary, results: Mapping[str, Result]) -> str | Non
     rates = products["FLOPs"] / products["Peak(GFLOP/s)"]  # ns
     if not len(products) or rates.null_count() or (products["Peak From"] == _DOUBTED).any():
         return None
-    device = products.group_by("Device_id").agg(pl.col("Total Time(us)").sum()).sort("Total Time(us)")[-1, "Device_id"]
+    device = _by_time(products, "Device_id")[0]
     mine = products["Device_id"] == device
     time, least = 1000 * float(products.filter(mine)["Total Time(us)"].sum()), float(rates.filter(mine).sum())
     share, reached = time / summary.steps.total_ns, least / time
     if not _MOST < share <= 1 or reached > 1:
         return None
-    family = products.filter(mine).group_by("Family").agg(pl.col("Total Time(us)").sum()).sort("Total Time(us)")[-1, 0]
+    *others, last = [_FAMILIES[family] for family in _by_time(products.filter(mine), "Family")]
+    named = f"{', '.join(others)} and {last}" if others else last
     what = "this machine" if device == "cpu" else "this device"
-    return (
-        f"Nothing stands out: the step is {percent_text(share)} {_FAMILIES[family]} at {percent_text(reached)} of what "
-        f"{what} can do."
-    )
+    said = f"the step is {percent_text(share)} {named} at {percent_text(reached)} of what {what} can do"
+    return f"Nothing stands out: {said}."
+
+
+def _by_time(products: pl.DataFrame, column: str) -> list[str]:
+    """Return the values of a column, those with most time first."""
+    times = products.group_by(column, maintain_order=True).agg(pl.col("Total Time(us)").sum())
+    return times.sort("Total Time(us)", descending=True, maintain_order=True)[column].to_list()
 
 
 def _well(summary: Summary) -> str:

@@ -85,8 +85,17 @@ def roofline_of(times: dict[str, float], *, unknown: str = "", measured: str = "
 @pytest.mark.parametrize(
     ("times", "known", "said"),
     [
-        ({"matmul": 0.7, "convolution": 0.2}, {}, "90 % matrix products at 80 % of what this device can do"),
-        ({"matmul": 0.2, "convolution": 0.7}, {}, "90 % convolutions at 80 % of what this device can do"),
+        (
+            {"matmul": 0.7, "convolution": 0.2},
+            {},
+            "90 % matrix products and convolutions at 80 % of what this device can do",
+        ),
+        (
+            {"matmul": 0.2, "convolution": 0.7},
+            {},
+            "90 % convolutions and matrix products at 80 % of what this device can do",
+        ),
+        ({"matmul": 0.9}, {}, "90 % matrix products at 80 % of what this device can do"),
         ({"matmul": 0.3, "elementwise": 0.5}, {}, "40 % computing"),
         ({"matmul": 0.7, "convolution": 0.2}, {"unknown": "convolution"}, "40 % computing"),
         ({"matmul": 0.9}, {"measured": "measured while busy"}, "40 % computing"),
