@@ -24,6 +24,9 @@ from stepscope.trace.tables import Tables, collected, columns_of, facts
 
 #: Steps of the warm-up. A run of at least ten times as many is judged without them.
 _WARM_UP = 5
+#: Looks at a thread on a core that tell where its CPU time goes, and how many times what looks stand for the steps of a
+#: run take at most: the sampler looks less often where that costs much.
+_ENOUGH, _MOST_UNSEEN = 30, 1.5
 #: States in which a thread is on a core.
 _ACTIVE = ("python", "native", "collecting")
 #: Modules of frameworks in the paths of files; where these are installed, an environment may have such a name, too.
@@ -142,7 +145,16 @@ class Observed:
         or a package like it, which works itself.
         """
         sampled = sampled_time(self.tables)
-        return _looks(sampled, self._of_library, self.step_ns) if sampled.rows.height else _no_looks()
+        return _looks(sampled, self._of_library, self.step_ns, self._unseen) if sampled.rows.height else _no_looks()
+
+    @cached_property
+    def _unseen(self) -> float:
+        """How many times longer the steps of the run are than what looks at the training thread stand for in them."""
+        sampled, dur = sampled_time(self.tables), self.run_steps["dur"].mean()
+        seen = float(sampled.rows.filter(pl.col("order") == 0)["inside"].sum())
+        if not seen or dur is None or self.summary.run.ahead:
+            return 1.0
+        return min(max(float(dur) * sampled.steps / seen, 1.0), _MOST_UNSEEN)  # type: ignore[arg-type]
 
     @cached_property
     def _of_library(self) -> list[int]:
@@ -220,11 +232,11 @@ def _of_framework(file: str) -> bool:
 
 @cache
 def _no_looks() -> pl.DataFrame:
-    return _looks(no_samples(), [], 0.0)
+    return _looks(no_samples(), [], 0.0, 1.0)
 
 
-def _looks(sampled: SampledTime, of_library: list[int], step_ns: float) -> pl.DataFrame:
-    rows = _on_core(sampled.rows.filter(pl.col("order") == 0))
+def _looks(sampled: SampledTime, of_library: list[int], step_ns: float, unseen: float) -> pl.DataFrame:
+    rows = _on_core(sampled.rows.filter(pl.col("order") == 0)).with_columns(pl.col("spent") * unseen)
     frames = sampled.frames.sort("stack", "place")
     leaf = frames.group_by("stack", maintain_order=True).agg(
         leaf=pl.col("file").cast(pl.String).first(), leaf_function=pl.col("function").cast(pl.String).first()
@@ -250,13 +262,21 @@ def _looks(sampled: SampledTime, of_library: list[int], step_ns: float) -> pl.Da
 def _on_core(rows: pl.DataFrame) -> pl.DataFrame:
     """Return sampled rows with the time that the thread ``spent``: on a core its CPU time, else that of the look.
 
-    A look at a thread that waits for a core shows where it works: its CPU time before belongs there, in the states that
-    the same stack, else all stacks, have otherwise.
+    All CPU time is spent where looks see the thread on a core, as far as the time of the looks holds it: before a look
+    at a thread that waits, it worked elsewhere. Who waits for a core does so most where it wakes others. Only where few
+    looks see it on a core, those in which it waits for one show where it works, too, in the states that the same stack,
+    else all stacks, have otherwise.
     """
-    state = pl.col("state").cast(pl.String)
-    active = state.is_in(_ACTIVE)
-    spent = pl.when(active | (state == "core")).then(pl.col("cpu")).otherwise(pl.col("inside"))
-    rows = rows.with_columns(state=state, spent=spent.cast(pl.Float64))
+    rows = rows.with_columns(pl.col("state").cast(pl.String), pl.col("cpu").fill_null(0))
+    active = pl.col("state").is_in(_ACTIVE)
+    runs = active | (pl.col("state") == "core")
+    whole = min(rows["cpu"].sum(), rows.filter(runs)["inside"].sum())
+    if rows.filter(active)["count"].sum() >= _ENOUGH:
+        rows = rows.filter(pl.col("state") != "core")
+    spent = (
+        pl.when(runs).then(pl.col("cpu") * whole / max(rows.filter(runs)["cpu"].sum(), 1)).otherwise(pl.col("inside"))
+    )
+    rows = rows.with_columns(spent=spent)
     keys = ["stack", "phase"]
     known = rows.filter(active).select(*keys, "state", part=pl.col("count") / pl.col("count").sum().over(keys))
     overall = rows.filter(active).group_by(other="state").agg(pl.col("count").sum())

@@ -39,7 +39,10 @@ _SYMPTOM = "exposed-communication"
 _TOLD = 0.07
 #: Causes of which the time holds what ranks wait for a slow one.
 _WITH_WAITS = frozenset(
-    ["exposed-communication", "communication-not-overlapped", "small-collectives", "synchronised-batch-norm"]
+    [
+        *("exposed-communication", "communication-not-overlapped", "small-collectives", "synchronised-batch-norm"),
+        *("unneeded-collectives", "buffer-broadcasts", "unused-parameter-search"),
+    ]
 )
 
 
@@ -99,8 +102,15 @@ def made_slow_by(slow: Finding, own: Sequence[Finding]) -> Finding | None:
 
 
 def reason_of(slow: Finding, own: Sequence[Finding]) -> Finding | None:
-    """Return why a rank waits for its data or is busy on its host, if that is most of what it takes longer."""
-    return _most_of(slow, [one for one in own if one.cause in _BECAUSE.get(slow.cause, ())])
+    """Return why a rank is slow, if that is most of what it takes longer.
+
+    A rank that waits for its data or is busy on its host says why by itself; of one that computes longer, what no other
+    rank has does.
+    """
+    if slow.cause != "slow-rank":
+        return _most_of(slow, [one for one in own if one.cause in _BECAUSE.get(slow.cause, ())])
+    usual = _WITH_WAITS | {one.cause for one in own if one.ranks != slow.ranks}
+    return _most_of(slow, [one for one in own if one.cause not in usual])
 
 
 def with_reason(slow: Finding, reason: Finding | None) -> Finding:
@@ -108,7 +118,8 @@ def with_reason(slow: Finding, reason: Finding | None) -> Finding:
     if reason is None:
         return slow
     first, *others = slow.evidence
-    said = [msgspec.structs.replace(one, rank=slow.ranks[0]) for one in reason.evidence]
+    told = Evidence(text=reason.title, value=reason.gain_ns, unit="ns")
+    said = [msgspec.structs.replace(one, rank=slow.ranks[0]) for one in (told, *reason.evidence)]
     return msgspec.structs.replace(slow, evidence=(first, *said, *others), remedy=reason.remedy)
 
 

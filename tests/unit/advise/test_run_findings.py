@@ -48,14 +48,21 @@ def test_a_rank_that_waits_for_its_data_says_what_its_own_samples_show() -> None
     assert reason_of(slow, [elsewhere, small, other]) is None
     assert with_reason(slow, None) is slow
     told = with_reason(slow, reason_of(slow, [elsewhere, own]))
-    assert [one.text for one in told.evidence] == ["data-wait-rank", "data-loader-slow"]
+    assert [one.text for one in told.evidence] == ["data-wait-rank", "data-loader-slow", "data-loader-slow"]
     assert (told.cause, told.gain_ns, told.evidence[1].rank) == ("data-wait-rank", 10, 1)
     assert reason_of(finding("host-bound-rank", 1, 10, added=12), [other]) is other
 
 
-def test_communication_that_is_the_wait_for_a_slow_rank_is_told_once() -> None:
+def test_a_rank_that_computes_longer_is_slow_by_what_no_other_rank_does() -> None:
+    slow, own = finding("slow-rank", 1, 10, added=12), finding("inputs-in-step", 1, 9)
+    assert reason_of(slow, [finding("buffer-broadcasts", 1, 9), own]) is own
+    assert reason_of(slow, [own, finding("inputs-in-step", 0, 8)]) is None
+
+
+@pytest.mark.parametrize("cause", ["communication-not-overlapped", "buffer-broadcasts", "unneeded-collectives"])
+def test_communication_that_is_the_wait_for_a_slow_rank_is_told_once(cause: str) -> None:
     slow = finding("slow-rank", 3, 25, added=26)
-    assert without_waits(finding("communication-not-overlapped", 0, 36), slow) is None
+    assert without_waits(finding(cause, 0, 36), slow) is None
     left = without_waits(finding("communication-not-overlapped", 0, 60), slow)
     assert left is not None
     assert (left.gain_ns, left.evidence[-1].value) == (35, 25)

@@ -208,7 +208,7 @@ def _sorts(program: _Program) -> Iterator[_FoundForm]:
         used = max((taker.elements for taker in takers), default=0)
         if takers and all(taker.opcode == _PART for taker in takers) and used <= _FEW * one.elements:
             yield _FoundForm(
-                one, {one.id}, 0.8, "unused-results",
+                one, {one.id}, 0.9, "unused-results",
                 f"{one.elements:,} numbers are sorted, of which {used:,} are used",
                 "jax.lax.top_k(x, k) gives the k largest of each row in their order; the smallest are those of -x.",
             )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 import polars as pl
@@ -32,8 +33,9 @@ _FACTORISES, _GATHERS = ("aten::linalg_", "aten::cholesky"), ("aten::index", "at
 _RECURRENT = ("aten::gru", "aten::lstm", "aten::rnn_tanh", "aten::rnn_relu")
 #: Layers of experts, and the calls around a mask in which they are.
 _OF_EXPERTS, _NEAR = {"aten::linear", *(f"aten::{name}" for name in ("gelu", "relu", "silu", "dropout", "tanh"))}, 6
-#: Rows are gathered from so many times fewer; sequences from which on they are several, and how many calls stay.
-_FEWER, _SEVERAL, _BATCHED = 2, 4, 3
+#: Rows are gathered from so many times fewer; sequences from which on they are several, and how many calls one takes
+#: that has them all, padded.
+_FEWER, _SEVERAL, _BATCHED = 2, 4, 2
 #: Calls behind in which a result is taken.
 _BEHIND = 4
 #: The other order of two products costs at most this part; a queue is so many times what it takes on.
@@ -249,7 +251,7 @@ def _gathered(step: Calls, place: int) -> _CostlyCalls | None:
 
 
 def _sequences(step: Calls, place: int) -> _CostlyCalls | None:
-    """A recurrent layer that takes one sequence after the other."""
+    """A recurrent layer that takes one sequence after the other, and what each of them has before and behind it."""
     weights = step.shapes[place][2:]
 
     def alike(row: int) -> bool:
@@ -261,7 +263,17 @@ def _sequences(step: Calls, place: int) -> _CostlyCalls | None:
     rows = tuple(row for row in range(place, len(step.names)) if alike(row))
     if len(rows) < _SEVERAL:
         return None
-    return _CostlyCalls(rows, 1 - _BATCHED / len(rows), f"{len(rows)} sequences")
+    return _CostlyCalls(_loop(step, rows), 1 - _BATCHED / len(rows), f"{len(rows)} sequences")
+
+
+def _loop(step: Calls, rows: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the places of all calls of a loop that makes these, if each turn makes the same; else these alone."""
+    turns = [step.names[before + 1 : row + 1] for before, row in pairwise(rows)]
+    if any(one != turns[0] for one in turns):
+        return rows
+    pairs = zip(reversed(turns[0]), reversed(step.names[: rows[0] + 1]), strict=False)
+    first = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return tuple(range(rows[0] + 1 - first, rows[-1] + 1))
 
 
 def _masked(step: Calls, place: int) -> _CostlyCalls | None:

@@ -101,7 +101,8 @@ def collectives(observed: Observed) -> Iterator[Claim]:
         return
     small = reduced.of(reduced.bytes <= _SMALL)
     if len(small) >= _MANY * steps:
-        yield _too_small(observed, small, exposed * float(small.dur.sum()) / float(reduced.dur.sum() or 1))
+        part = float(small.dur.sum()) / float(reduced.dur.sum() or 1)
+        yield _too_small(observed, small, part * (exposed + _calling(observed)))
     if observed.summary.on_device:
         yield from _after_backward(observed, reduced, exposed)
 
@@ -118,12 +119,18 @@ def exposed_communication(observed: Observed) -> float:
         usual = float(np.median(steps) / steps.mean()) if len(steps) >= _SEVERAL and steps.any() else 1.0
         return part * min(usual, 1.0)
     inside = pl.col("leaf").str.contains(_DISTRIBUTED) | (pl.col("leaf_function") == _ENGINE)
-    waits = observed.looks.filter(inside & pl.col("state").is_in(["lock", "io", "waiting"]))
+    waits = observed.looks.filter(inside & pl.col("state").is_in(_WAITING))
     spans = columns_of(observed.tables, "spans", "kind", "ts", "dur", "step").drop_nulls("step").sort("ts")
     spans = spans.filter(pl.col("kind").cast(pl.String) == "collective")
     running = unite(spans["ts"].to_numpy(), (spans["ts"] + spans["dur"]).to_numpy())
     whole = running.length / max(observed.summary.steps.count, 1)  # a wait is as long on a busy machine
     return max(part, min(float(waits["time"].sum()), whole, observed.step_ns))
+
+
+def _calling(observed: Observed) -> float:
+    """Return the CPU time in which a processor begins collectives, ns per step; what a device computes hides it."""
+    calls = pl.col("leaf").str.contains(_DISTRIBUTED) & ~pl.col("state").is_in(_WAITING)
+    return 0.0 if observed.summary.on_device else float(observed.looks.filter(calls)["time"].sum())
 
 
 def _reduced(tables: Tables) -> _Reduced:

@@ -45,8 +45,12 @@ def edges(nodes: int) -> list[Call]:
 
 
 def sentences(count: int, batch: int) -> list[Call]:
-    """A recurrent layer that takes so many batches of sequences."""
-    return [call("gru", 400_000, [batch, 9 + number, 64], [1, batch, 96], *WEIGHTS, [], []) for number in range(count)]
+    """A recurrent layer that takes so many batches of sequences, after an embedding of each."""
+    made: list[Call] = []
+    for length in range(9, 9 + count):
+        made += [call("embedding", 50_000, [1000, 64], [batch, length])]
+        made += [call("gru", 400_000, [batch, length, 64], [1, batch, 96], *WEIGHTS, [], [])]
+    return made
 
 
 def mixture(experts: int, kept: int = 1, *, masked: bool = True) -> list[Call]:
@@ -127,7 +131,7 @@ SOLVE = call("linalg_inv", 2_000_000, [400, 400])
             (1 - 16 / 160 + 1 - 1 / 16) / 2, "4 × 160 × 64 × 64", "Convolve first",
         ),
         ([call("conv1d", 2_000_000, [16, 1, 17_024], [513, 1, 1024])], 0.8, "1,024 samples", "torch.stft"),
-        (sentences(8, 1), 1 - 3 / 8, "8 sequences", "pad_sequence"),
+        (sentences(8, 1), 1 - 2 / 8, "8 sequences", "pad_sequence"),
         (NORMALISES, 0.45, "2048 × 128", "layer_norm"),
         (SOFTMAX, 0.8, "2048 × 128", "cross_entropy"),
         (GELU, 0.45, "2048 × 128", "gelu"),
