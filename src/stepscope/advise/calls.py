@@ -213,6 +213,12 @@ def one_core(observed: Observed, dtype: str) -> float | None:
     return None
 
 
+def torch_threads(observed: Observed) -> int:
+    """Return the threads of torch; one if unknown."""
+    state = observed.facts.get("torch.state")
+    return max(int(state.get("threads") or 1), 1) if isinstance(state, dict) else 1
+
+
 def copy_speed(observed: Observed) -> float:
     """Return the bytes a second that one core of this machine copies.
 

@@ -1,4 +1,4 @@
-"""The sampled time of the training thread: looks say where it goes, CPU time and the steps of the run how much it is."""
+"""The sampled time of the training thread: looks say where it goes, CPU time and steps how much it is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def times(looks: Sequence[tuple[str, str]], *, cpu: float, covered: float = 1.0)
 
 
 def test_steps_shorter_than_the_distance_of_looks_are_split_by_what_looks_see() -> None:
-    # Given steps of which 70 % are Python: before each look the thread had a core for 70 % of a step, wherever it is seen
+    # Given steps of which 70 % are Python: before each look the thread had a core for so long, wherever it is seen
     found = times([*[("augment", "python")] * 28, *[("fetch", "lock")] * 12], cpu=0.7)
     assert found == pytest.approx({("augment", "python"): 0.7, ("fetch", "lock"): 0.3})
 

@@ -5,9 +5,11 @@ Settings of DistributedDataParallel that cost time in each step belong to them.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from math import ceil
 from typing import Any
 
@@ -50,6 +52,10 @@ _DISTRIBUTED = r"[/\\]torch[/\\]distributed[/\\]distributed_c10d\.py$"
 #: Its functions that exchange objects of Python, and the collectives that they call: the sizes, then the pickled bytes.
 _OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
 _BY_OBJECTS = ("all_gather", "gather", "broadcast", "scatter")
+#: Functions of this package that exchange tensors; those of them that training with it does not need.
+_OF_DISTRIBUTED = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
+_UNNEEDED = ("barrier", "monitored_barrier", "broadcast")
+_CALLED = {*_UNNEEDED, "all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "scatter"}
 #: What runs the backward, at the end of which DistributedDataParallel waits for its sums.
 _ENGINE = "_engine_run_backward"
 #: Bytes with which it tells the other ranks whether a parameter was used.
@@ -102,7 +108,7 @@ def collectives(observed: Observed) -> Iterator[Claim]:
     small = reduced.of(reduced.bytes <= _SMALL)
     if len(small) >= _MANY * steps:
         part = float(small.dur.sum()) / float(reduced.dur.sum() or 1)
-        yield _too_small(observed, small, part * (exposed + _calling(observed)))
+        yield _too_small(observed, small, part * exposed, _calling(observed))
     if observed.summary.on_device:
         yield from _after_backward(observed, reduced, exposed)
 
@@ -127,10 +133,10 @@ def exposed_communication(observed: Observed) -> float:
     return max(part, min(float(waits["time"].sum()), whole, observed.step_ns))
 
 
-def _calling(observed: Observed) -> float:
-    """Return the CPU time in which a processor begins collectives, ns per step; what a device computes hides it."""
+def _calling(observed: Observed) -> pl.DataFrame:
+    """Return the looks at which a processor begins collectives; none where a device computes, which hides them."""
     calls = pl.col("leaf").str.contains(_DISTRIBUTED) & ~pl.col("state").is_in(_WAITING)
-    return 0.0 if observed.summary.on_device else float(observed.looks.filter(calls)["time"].sum())
+    return observed.looks.filter(calls & (not observed.summary.on_device))
 
 
 def _reduced(tables: Tables) -> _Reduced:
@@ -175,7 +181,8 @@ def _repeats(tables: Tables, reduced: _Reduced, steps: int) -> int:
     return passes if gradients and sum(gradients) > _SMALL * len(gradients) else 1
 
 
-def _too_small(observed: Observed, reduced: _Reduced, exposed: float) -> Claim:
+def _too_small(observed: Observed, reduced: _Reduced, waits: float, calling: pl.DataFrame) -> Claim:
+    exposed = waits + float(calling["time"].sum())
     steps = observed.summary.steps.count
     each, total = len(reduced) / steps, float(reduced.bytes.sum()) / steps
     kept = ceil(total / _BUCKET)
@@ -202,7 +209,7 @@ def _too_small(observed: Observed, reduced: _Reduced, exposed: float) -> Claim:
         "bucket_cap_mb=25, or torch._utils._flatten_dense_tensors and one all_reduce. Metrics: add them up on each "
         "rank, and exchange them once an epoch.",
     )  # fmt: skip
-    return Claim(finding, Depth.CAUSE, {"communication": exposed})
+    return Claim(finding, Depth.CAUSE, {"communication": waits} | observed.explained(calling))
 
 
 def _synchronised_norms(observed: Observed) -> int:
@@ -280,7 +287,10 @@ def data_parallel(observed: Observed) -> Iterator[Claim]:
     yield from _objects(observed)
     state = observed.facts.get("torch.state")
     models = state.get("models") or [] if isinstance(state, dict) else []
-    for model in (one for one in models if isinstance(one.get("ddp"), dict)):
+    models = [one for one in models if isinstance(one.get("ddp"), dict)]
+    if models and not observed.summary.on_device:
+        yield from _besides(observed)
+    for model in models:
         if model["ddp"].get("find_unused_parameters") and not model["ddp"].get("static_graph"):
             yield from _search(observed, model)
         if model["ddp"].get("broadcast_buffers"):
@@ -306,6 +316,39 @@ def _objects(observed: Observed) -> Iterator[Claim]:
         evidence=f"{' and '.join(called)} pickles objects, and sends their sizes and then their bytes",
         remedy="Exchange numbers as one tensor, every so many steps: if step % 50 == 0: "
         "dist.all_reduce(torch.stack([loss.detach(), correct])); objects once in an epoch.",
+    )  # fmt: skip
+
+
+def _besides(observed: Observed) -> Iterator[Claim]:
+    """Collectives that the program itself calls in the step, beside those of DistributedDataParallel."""
+    called: dict[int, str] = {}
+    for stack, frames in observed.stacks.items():
+        inner = list(takewhile(lambda frame: _OF_DISTRIBUTED.search(frame.file), frames))
+        name = next((one.function for one in reversed(inner) if one.function in _CALLED), "")
+        objects = any(one.function in _OBJECTS for one in inner)
+        if name and not objects and len(inner) < len(frames) and frames[len(inner)].own:
+            called[stack] = name
+    looks = observed.looks.filter(pl.col("stack").is_in(list(called)))
+    looks = looks.with_columns(name=pl.col("stack").replace_strict(called, return_dtype=pl.String, default=""))
+    waiting = pl.col("state").is_in(_WAITING)
+    own = looks.filter(~waiting)
+    of_name = dict(own.group_by("name").agg(pl.col("time").sum()).iter_rows())
+    for name, time in looks.filter(waiting).group_by("name").agg(pl.col("time").sum()).iter_rows():
+        of_name[name] = of_name.get(name, 0.0) + min(time, _usual(observed, name))
+    waits = sum(of_name.values()) - float(own["time"].sum())
+    names = sorted(of_name, key=lambda name: -of_name[name])
+    if not names or observed.share(sum(of_name.values())) < _TOLD:
+        return
+    said = ", ".join(names)
+    yield _in_distributed(
+        observed, own, waits, cause="unneeded-collectives" if names[0] in _UNNEEDED else "small-collectives",
+        who=f"the program calls {said}",
+        title=f"{of_step(observed, sum(of_name.values()))} the program exchanges besides its gradients: "
+        f"{said}{line_text(observed, looks)}",
+        evidence=f"lines of the program call {said} of torch.distributed, beside DistributedDataParallel",
+        remedy="Leave barrier() out: ranks meet where they exchange gradients. DistributedDataParallel keeps their "
+        "parameters equal: no broadcast() of these. Add metrics up on each rank, and exchange them every so many "
+        "steps.",
     )  # fmt: skip
 
 

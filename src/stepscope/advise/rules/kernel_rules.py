@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -18,8 +19,11 @@ from stepscope.advise.calls import (
     explained_within,
     of_step,
     of_steps,
+    one_core,
+    product_flops,
     recorded_calls,
     sizes,
+    torch_threads,
     with_backward,
     within,
 )
@@ -59,6 +63,9 @@ _NEAR = 8
 _WORK = 0.02
 #: Parts that a fused attention saves of the products: least, usual, most; and of what lies between them.
 _OF_PRODUCTS, _OF_BETWEEN = (0.0, 0.4, 0.7), (0.7, 0.9, 1.0)
+#: What fused attention takes on a processor, by its operations: of its products, of which the backward computes one
+#: again, and of each row of scores in each direction; and how far that is right. Measured with torch 2.13.
+_FUSED_PRODUCTS, _FUSED_BACKWARD, _FUSED_ROW, _FUSED = 1.35, 1.25, 27_000, (1.3, 1.0, 0.75)
 #: Operators that combine each row of one tensor with each row of another, what they do next with each number, and the
 #: sums over the numbers of a pair; those that do all of it.
 _COMBINES, _EACH = ("aten::sub", "aten::mul"), ("aten::pow", "aten::square", "aten::mul", "aten::abs")
@@ -290,7 +297,29 @@ def _host_attention(observed: Observed) -> Iterator[Claim]:
         return
     steps = max(observed.summary.steps.count, 1)
     finding = _in_pieces(observed, between, around, layers / steps)
+    fused = _fused(observed, work.filter(pl.Series(ends)), work.filter(pl.Series(inside)))
+    if fused is not None:
+        low, gain, high = (max(between + around - of * fused, 0.0) for of in _FUSED)
+        finding = msgspec.structs.replace(
+            finding, gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
+            basis=f"what the pieces take, less {duration_text(fused)} in one call, by its operations at the speed of "
+            "a large product on this machine",
+        )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, explained_calls(work.filter(pl.Series(inside | ends))))
+
+
+def _fused(observed: Observed, products: pl.DataFrame, between: pl.DataFrame) -> float | None:
+    """Return what attention takes in one call, ns per step; None if the sizes or the speed of products are unknown."""
+    speed = one_core(observed, "float32")
+    flops = [product_flops(*row) for row in products.select("name", "shapes", "concrete").iter_rows()]
+    scores = [(*sizes(text), ())[0] for text in between.filter(pl.col("name").is_in(_SOFTMAX))["shapes"]]
+    if not speed or not all(flops) or not all(scores):
+        return None
+    backward = (products["phase"] == "backward").fill_null(value=False).to_list()
+    computed = sum(one * (_FUSED_BACKWARD if again else 1.0) for one, again in zip(flops, backward, strict=True))
+    rows = sum(elements(shape[:-1]) for shape in scores)
+    whole = _FUSED_PRODUCTS * computed + _FUSED_ROW * rows
+    return 1e9 * whole / (speed * torch_threads(observed) * max(observed.summary.steps.count, 1))
 
 
 def _pairs(observed: Observed) -> Iterator[Claim]:
@@ -418,13 +447,13 @@ def _between_products(names: Sequence[str]) -> tuple[npt.NDArray[np.bool_], npt.
     product = np.isin(names, _PRODUCTS)
     inside, ends, layers = np.zeros(len(names), np.bool_), np.zeros(len(names), np.bool_), 0
     for place in np.flatnonzero(np.isin(names, _SOFTMAX)).tolist():
-        before = np.flatnonzero(product[max(place - _NEAR, 0) : place])
-        behind = np.flatnonzero(product[place + 1 : place + 1 + _NEAR])
+        wide = 2 if "backward" in names[place] else 1  # the gradients of both factors
+        before = max(place - _NEAR, 0) + np.flatnonzero(product[max(place - _NEAR, 0) : place])[-wide:]
+        behind = place + 1 + np.flatnonzero(product[place + 1 : place + 1 + _NEAR])[:wide]
         if not len(before) or not len(behind):
             continue
-        first, last = max(place - _NEAR, 0) + int(before[-1]), place + 1 + int(behind[0])
-        inside[first + 1 : last] = True
-        ends[[first, last]] = True
+        inside[before[-1] + 1 : behind[0]] = True
+        ends[before] = ends[behind] = True
         layers += 1
     return inside, ends, layers
 

@@ -19,6 +19,7 @@ from stepscope.advise.calls import (
     recorded_calls,
     sizes,
     texts,
+    torch_threads,
 )
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
@@ -171,7 +172,7 @@ def _half(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     flops = [product_flops(*row) for row in rows.select("name", "shapes", "concrete").iter_rows()]
     rows = rows.with_columns(pl.Series("flops", flops, pl.Float64)).filter(pl.col("flops") > 0)
     steps = max(observed.summary.steps.count, 1)
-    time, threads = float(rows["time"].sum()), _threads(observed)
+    time, threads = float(rows["time"].sum()), torch_threads(observed)
     single = _REACHED * (one_core(observed, "float32") or _SINGLE / _REACHED)
     as_float = 1e9 * float(rows["flops"].sum()) / steps / (single * threads)
     gain = time - as_float
@@ -196,12 +197,6 @@ def _half(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         operator=name,
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, explained_within(calls, rows))
-
-
-def _threads(observed: Observed) -> int:
-    """Return the threads of torch; one if unknown."""
-    state = observed.facts.get("torch.state")
-    return max(int(state.get("threads") or 1), 1) if isinstance(state, dict) else 1
 
 
 class _SlowCalls(NamedTuple):

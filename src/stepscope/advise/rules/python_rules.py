@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import polars as pl
 
-from stepscope.advise.calls import executing, recorded_calls
+from stepscope.advise.calls import executing, explained_calls, recorded_calls
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
-from stepscope.advise.observed import Observed
+from stepscope.advise.observed import Observed, SampledFrame
 from stepscope.advise.rules.data_rules import loads_data, lock_holder, wanting_lock
 from stepscope.advise.rules.memory_rules import pages_read_again
 from stepscope.analyse.quantities import count_text, duration_text, percent_text
@@ -50,6 +51,10 @@ _MAKES = frozenset(["array", "asarray", "device_put", "to_tensor", "tensor", "as
 #: What runs functions of the program for compiled programs of JAX; the operators that call them.
 _CALLS_BACK = re.compile(r"[/\\]jax[/\\]_src[/\\](?:callback|debugging)\.py$")
 _CALLBACKS = r"^(?:pure|io|debug)_callback"
+#: What goes through the parts of a model, and what calls one.
+_OF_MODELS, _CALLS_MODEL = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$"), "_call_impl"
+#: What turns tensors into text.
+_TEXTS = re.compile(r"[/\\](?:torch[/\\]_tensor_str|paddle[/\\]tensor[/\\]to_string)\.py$")
 #: Part of the run that the thread waits for a core, from which on times of operators are known to this part of them.
 _HALF, _BUSY_ERROR = 0.5, 0.3
 #: An event of steps, and how many of them in a run are asked for every few steps.
@@ -76,6 +81,13 @@ _WAITS = {
     "child": ("subprocess-in-step", "waits for another process", "Start it once, before the loop, or do not wait."),
     "waiting": ("wait-in-step", "waits", "Take the wait out of the step."),
 }
+#: The same of a line that goes through a model.
+_OF_MODEL = (
+    "python-in-step",
+    "go through the parts of a model in Python",
+    "Go through it once, before the loop, and keep what you need: parameters = list(model.parameters()), "
+    "state = model.state_dict(), which holds the tensors themselves.",
+)
 #: What runs beside the training thread, by framework.
 _WORKERS = "the data loader's workers"
 _BESIDE = {"jax": "a thread or process that prepares the next batch", "mindspore": "the dataset's workers"}
@@ -106,6 +118,7 @@ def python_code(observed: Observed) -> Iterator[Claim]:
     yield from _garbage(observed)
     yield from _gil(observed)
     yield from _called_back(observed)
+    yield from _written_out(observed)
     yield from _places(observed, looks.filter((pl.col("phase") != "data").fill_null(value=True)))
 
 
@@ -157,6 +170,35 @@ def _called_back(observed: Observed) -> Iterator[Claim]:
     seen = observed.explained(mine if len(mine) else waits)
     scale = min(time / max(sum(seen.values()), 1.0), 1.0)
     yield Claim(finding, Depth.CAUSE, {name: scale * ns for name, ns in seen.items()} or {f"callback {what}": time})
+
+
+def _written_out(observed: Observed) -> Iterator[Claim]:
+    """Yield tensors that are turned into text, number by number, as ``print(tensor)`` and ``f"{tensor}"`` do."""
+    through = [stack for stack, frames in observed.stacks.items() if any(_TEXTS.search(one.file) for one in frames)]
+    looks = observed.looks.filter(pl.col("stack").is_in(through))
+    time, count = float(looks["time"].sum()), float(looks["count"].sum())
+    if observed.share(time) < _TOLD or count < _LOOKS:
+        return
+    error = 2 * time / count**0.5
+    lines = _hottest(looks)
+    at = f": {observed.place(*lines[0][:2])}" if lines else ""
+    finding = Finding(
+        cause="python-in-step",
+        title=f"{duration_text(time)} of {duration_text(observed.step_ns)} tensors are turned into text{at}",
+        gain_ns=round(time), gain_low_ns=round(max(time - error, 0.0)),
+        gain_high_ns=round(min(time + error, observed.step_ns)),
+        basis="its time in the sampled stacks of all steps, without waits for a core; nothing else overlaps it",
+        confidence=Confidence.MEASURED if count >= 20 else Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{duration_text(time)} of the step in {count:.0f} looks at the training thread", value=time,
+                     unit="ns", result="python_lines", source=":".join(map(str, lines[0][:2])) if lines else None),
+        ),
+        remedy="Print or log numbers, not tensors, and every so many steps: if step % 100 == 0: "
+        'log.info("loss %.3f", loss.item()); of large tensors their mean and their norm.',
+    )  # fmt: skip
+    calls = recorded_calls(observed)
+    calls = calls.filter(~pl.col("phase").is_in(["forward", "backward", "optimizer"]).fill_null(value=False))
+    yield Claim(finding, Depth.CAUSE, observed.explained(looks) | explained_calls(calls))
 
 
 def _through_callbacks(observed: Observed) -> list[int]:
@@ -231,14 +273,15 @@ def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
     time, makes = looks["time"], looks["stack"].is_in(converting(observed, _MAKES))
     if observed.share(float(time.filter(makes).sum())) < _MUCH:
         makes &= False
-    sure = (python & (outside | reads) | waits | looks["in_library"]).cast(pl.Float64)
+    itself = looks["in_library"] | looks["stack"].is_in(_through_models(observed))
+    sure = (python & (outside | reads) | waits | itself).cast(pl.Float64)
     busy = observed.part("computing")
     if observed.framework == "jax" and busy:
         sure, busy = _beside_jax(observed, looks, sure, busy)
     sure, native = pl.select(pl.when(makes).then(1.0).otherwise(sure)).to_series(), native & ~makes
     if busy is None or observed.summary.on_device or not native.any():
         return sure * time
-    shares, free = sure, native & ~looks["in_library"]
+    shares, free = sure, native & ~itself
     most = _surely_beyond(observed, float(time.filter(native).sum()), busy)
     for part, explained in _parts(observed, looks, busy):
         beyond = max(float(time.filter(native & part).sum()) - explained, 0.0)
@@ -249,6 +292,17 @@ def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
                 shares = shares + chosen.cast(pl.Float64) * (taken / of_chosen)
                 beyond -= taken
     return shares * time
+
+
+def _through_models(observed: Observed) -> list[int]:
+    """Return the stacks in which own code goes through a model's parts, such as by ``state_dict()``, and calls none."""
+
+    def goes(frames: Sequence[SampledFrame]) -> bool:
+        called = list(takewhile(lambda frame: not frame.own, frames))
+        inside = bool(called) and _OF_MODELS.search(called[0].file) is not None
+        return inside and not any(frame.function.endswith(_CALLS_MODEL) for frame in frames)
+
+    return [stack for stack, frames in observed.stacks.items() if goes(frames)]
 
 
 def _beside_jax(observed: Observed, looks: pl.DataFrame, sure: pl.Series, busy: float) -> tuple[pl.Series, float]:
@@ -386,15 +440,19 @@ def _claim(observed: Observed, place: _Place, looks: pl.DataFrame) -> Claim:
     what = f"{place.function.rpartition('.<locals>.')[2]} ({where})" if place.line is None else where
     if place.line is not None and (code := observed.code(place.file, place.line)):
         what += f" `{code[:60]}`"
-    cause, does, remedy = _WAITS.get(
-        state,
-        (
-            "python-in-step",
-            "go into Python outside of the framework",
-            "Take it out of the step: do it once, less often, in one call of the framework or of NumPy, or in "
-            f"{_BESIDE.get(observed.framework, _WORKERS)}.",
-        ),
-    )
+    of_models = looks.filter(pl.col("stack").is_in(_through_models(observed)))
+    if float(of_models["time"].sum()) >= _PURE * place.total:
+        cause, does, remedy = _OF_MODEL
+    else:
+        cause, does, remedy = _WAITS.get(
+            state,
+            (
+                "python-in-step",
+                "go into Python outside of the framework",
+                "Take it out of the step: do it once, less often, in one call of the framework or of NumPy, or in "
+                f"{_BESIDE.get(observed.framework, _WORKERS)}.",
+            ),
+        )
     lines = _hottest(looks)
     step = observed.step_ns
     evidence = [

@@ -207,12 +207,28 @@ def sending(function: str, state: str = "native") -> Training:
     return training
 
 
-@pytest.mark.parametrize(("function", "causes"), [("all_gather_object", ["small-collectives"]), ("all_gather", [])])
-def test_objects_that_each_step_exchanges_are_told_with_their_line(function: str, causes: list[str]) -> None:
-    found = sending(function).findings()
-    assert [finding.cause for finding in found] == causes
-    assert all("objects of Python: train.py:9" in finding.title for finding in found)
-    assert [finding.gain_ns for finding in found] == [pytest.approx(2_000_000, rel=0.01)] * len(causes)
+@pytest.mark.parametrize(
+    ("function", "cause", "says"),
+    [
+        ("all_gather_object", "small-collectives", "ranks exchange objects of Python: train.py:9"),
+        ("all_gather", "small-collectives", "the program exchanges besides its gradients: all_gather: train.py:9"),
+        ("barrier", "unneeded-collectives", "the program exchanges besides its gradients: barrier: train.py:9"),
+    ],
+)
+def test_what_each_step_exchanges_besides_is_told_with_its_line(function: str, cause: str, says: str) -> None:
+    [finding] = sending(function).findings()
+    assert finding.cause == cause
+    assert says in finding.title
+    assert finding.gain_ns == pytest.approx(2_000_000, rel=0.01)
+
+
+def test_a_barrier_costs_what_it_takes_where_no_rank_is_late() -> None:
+    training = sending("barrier", "lock")
+    for step, dur in enumerate((1_000_000, 4_000_000, 1_000_000)):
+        span = training.rank.span(0, "collective", step * STEP, dur, "gloo:barrier", step=step)
+        training.rank.add("collectives", span=span, operation="barrier", group="0")
+    [finding] = training.findings()
+    assert finding.gain_ns == pytest.approx(1_000_000, rel=0.02)
 
 
 def test_objects_cost_what_exchanging_them_takes_where_no_rank_is_late() -> None:

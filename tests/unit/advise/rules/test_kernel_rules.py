@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stepscope.trace.schema import SPEEDS
 from tests.unit.advise.rules.trainings import Training
 
 
@@ -25,6 +26,22 @@ def test_attention_in_pieces_saves_what_lies_between_its_products() -> None:
     assert finding.gain_low_ns == pytest.approx(0.7 * 4_000_000)
     assert finding.gain_ns == pytest.approx(0.9 * 4_000_000 + 0.4 * 3_200_000)
     assert "scaled_dot_product_attention" in finding.remedy
+
+
+def test_where_the_speed_of_products_is_known_one_call_takes_its_operations() -> None:
+    # Given a machine whose products reach 300 GFLOP/s: 4 times two products of 8 × 512 × 16 × 512, 4,096 rows of scores
+    speeds = [{"framework": "torch", "one_core": {"float32": {"flops_per_s": 300e9}}}]
+    training = Training(**{SPEEDS: speeds})
+    attention(training)
+    [finding] = training.findings()
+    fused = (1.35 * 4 * 2 * 2 * 8 * 512 * 16 * 512 + 27_000 * 4 * 4096) / 300
+    assert finding.gain_ns == pytest.approx(7_200_000 - fused)
+    assert finding.gain_low_ns == pytest.approx(7_200_000 - 1.3 * fused)
+    # and one whose products reach 100: nothing is saved
+    slow = [{"framework": "torch", "one_core": {"float32": {"flops_per_s": 100e9}}}]
+    training = Training(**{SPEEDS: slow})
+    attention(training)
+    assert training.causes() == []
 
 
 def test_what_torch_itself_computes_in_pieces_is_not_told() -> None:

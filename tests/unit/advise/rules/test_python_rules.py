@@ -65,6 +65,34 @@ def test_reading_single_values_of_tensors_is_python_of_the_program(function: str
     assert sampled(looks, "paddle").causes() == causes
 
 
+def test_a_line_that_goes_through_a_model_is_told_and_one_that_calls_it_is_not() -> None:
+    modules = f"{PACKAGES}/torch/nn/modules/module.py"
+    average = ("/home/me/train.py", "average")
+    goes = ((modules, "Module._save_to_state_dict"), (modules, "Module.state_dict"), average, TRAIN)
+    calls = ((modules, "Module.__getattr__"), ("/home/me/net.py", "Net.forward"), (modules, "Module._call_impl"), TRAIN)
+    [finding] = sampled([(goes, "python"), (goes, "native"), (calls, "python"), (calls, "native")]).findings()
+    assert finding.cause == "python-in-step"
+    assert "go through the parts of a model in Python: average (train.py)" in finding.title
+    assert "state = model.state_dict()" in finding.remedy
+    assert finding.gain_ns == pytest.approx(STEP / 2, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("framework", "writes"), [("torch", "torch/_tensor_str.py"), ("paddle", "paddle/tensor/to_string.py")]
+)
+def test_tensors_that_become_text_are_told_once(framework: str, writes: str) -> None:
+    # Given half of the looks in what writes tensors, which reads 80 of their numbers one by one
+    text = ((f"{PACKAGES}/{writes}", "_str"), TRAIN)
+    forward = ((f"{PACKAGES}/{framework}/nn/functional.py", "linear"), TRAIN)
+    training = sampled([(text, "python"), (forward, "native")], framework)
+    for _ in range(80):
+        training.call("aten::item", 50_000, [[]])
+    [finding] = training.findings()
+    assert finding.cause == "python-in-step"
+    assert "tensors are turned into text: train.py:7" in finding.title
+    assert finding.gain_ns == pytest.approx(STEP / 2, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("reads", "told"), [(1, True), (5, False)], ids=["between operators", "waiting for all that runs"]
 )
