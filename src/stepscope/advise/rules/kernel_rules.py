@@ -297,12 +297,12 @@ def _host_attention(observed: Observed) -> Iterator[Claim]:
         return
     steps = max(observed.summary.steps.count, 1)
     finding = _in_pieces(observed, between, around, layers / steps)
-    fused = _fused(observed, work.filter(pl.Series(ends)), work.filter(pl.Series(inside)))
-    if fused is not None:
-        low, gain, high = (max(between + around - of * fused, 0.0) for of in _FUSED)
+    takes = _fused(observed, work.filter(pl.Series(ends)), work.filter(pl.Series(inside)))
+    if takes is not None:
+        low, gain, high = (max(between + around - of * takes, 0.0) for of in _FUSED)
         finding = msgspec.structs.replace(
             finding, gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
-            basis=f"what the pieces take, less {duration_text(fused)} in one call, by its operations at the speed of "
+            basis=f"what the pieces take, less {duration_text(takes)} in one call, by its operations at the speed of "
             "a large product on this machine",
         )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, explained_calls(work.filter(pl.Series(inside | ends))))

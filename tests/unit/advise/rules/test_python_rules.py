@@ -72,7 +72,7 @@ def test_a_line_that_goes_through_a_model_is_told_and_one_that_calls_it_is_not()
     calls = ((modules, "Module.__getattr__"), ("/home/me/net.py", "Net.forward"), (modules, "Module._call_impl"), TRAIN)
     [finding] = sampled([(goes, "python"), (goes, "native"), (calls, "python"), (calls, "native")]).findings()
     assert finding.cause == "python-in-step"
-    assert "go through the parts of a model in Python: average (train.py)" in finding.title
+    assert "go through the parts of a model in Python: train.py:7" in finding.title
     assert "state = model.state_dict()" in finding.remedy
     assert finding.gain_ns == pytest.approx(STEP / 2, rel=0.01)
 
