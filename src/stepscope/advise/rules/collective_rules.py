@@ -330,20 +330,17 @@ def _besides(observed: Observed) -> Iterator[Claim]:
             called[stack] = name
     looks = observed.looks.filter(pl.col("stack").is_in(list(called)))
     looks = looks.with_columns(name=pl.col("stack").replace_strict(called, return_dtype=pl.String, default=""))
-    waiting = pl.col("state").is_in(_WAITING)
-    own = looks.filter(~waiting)
-    of_name = dict(own.group_by("name").agg(pl.col("time").sum()).iter_rows())
-    for name, time in looks.filter(waiting).group_by("name").agg(pl.col("time").sum()).iter_rows():
-        of_name[name] = of_name.get(name, 0.0) + min(time, _usual(observed, name))
-    waits = sum(of_name.values()) - float(own["time"].sum())
-    names = sorted(of_name, key=lambda name: -of_name[name])
-    if not names or observed.share(sum(of_name.values())) < _TOLD:
+    by_name = looks.group_by("name").agg(pl.col("time").sum()).sort("time", "name", descending=[True, False])
+    names, time = by_name["name"].to_list(), float(looks["time"].sum())
+    if observed.share(time) < _TOLD:
         return
+    own = looks.filter(~pl.col("state").is_in(_WAITING))
     said = ", ".join(names)
     yield _in_distributed(
-        observed, own, waits, cause="unneeded-collectives" if names[0] in _UNNEEDED else "small-collectives",
+        observed, own, time - float(own["time"].sum()),
+        cause="unneeded-collectives" if names[0] in _UNNEEDED else "small-collectives",
         who=f"the program calls {said}",
-        title=f"{of_step(observed, sum(of_name.values()))} the program exchanges besides its gradients: "
+        title=f"{of_step(observed, time)} the program exchanges besides its gradients: "
         f"{said}{line_text(observed, looks)}",
         evidence=f"lines of the program call {said} of torch.distributed, beside DistributedDataParallel",
         remedy="Leave barrier() out: ranks meet where they exchange gradients. DistributedDataParallel keeps their "

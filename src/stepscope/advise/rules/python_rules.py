@@ -106,6 +106,11 @@ class _Place:
     count: float = 0.0
     rows: list[int] = field(default_factory=list)
 
+    @property
+    def error(self) -> float:
+        """The standard error of its time, by the number of looks."""
+        return self.total / max(self.count, 1.0) ** 0.5
+
 
 def python_code(observed: Observed) -> Iterator[Claim]:
     """Yield what the program's own code does in the step outside of the framework, garbage collection and the GIL.
@@ -226,6 +231,8 @@ def _places(observed: Observed, looks: pl.DataFrame) -> Iterator[Claim]:
         left = left.filter(~pl.col("row").is_in(place.rows))
         if _only_early(observed, chosen):
             continue
+        if place.outside <= 2 * place.error:
+            continue  # looks that few may lie elsewhere
         garbage = _garbage_of(observed, place, looks)
         place.total += float(garbage["time"].sum())
         place.outside += float(garbage["time"].sum())
@@ -469,7 +476,6 @@ def _claim(observed: Observed, place: _Place, looks: pl.DataFrame) -> Claim:
     if garbage := float(looks.filter(pl.col("state") == "collecting")["time"].sum()):
         text = f"{duration_text(garbage)} of it Python collects the garbage that it makes"
         evidence.insert(1, Evidence(text=text, value=garbage, unit="ns", result="python_lines"))
-    error = place.total / max(place.count, 1) ** 0.5
     # Where other threads compute meanwhile, the step still takes what they compute.
     most = step - (observed.part("computing") or 0.0) if observed.framework == _MEANWHILE else step
     gain = min(place.total, most)
@@ -477,8 +483,8 @@ def _claim(observed: Observed, place: _Place, looks: pl.DataFrame) -> Claim:
         cause=cause,
         title=f"{duration_text(place.total)} of {duration_text(step)} {does}: {what}",
         gain_ns=round(gain),
-        gain_low_ns=round(min(max(place.outside - 2 * error, 0), gain)),
-        gain_high_ns=round(min(place.total + 2 * error, step)),
+        gain_low_ns=round(min(max(place.outside - 2 * place.error, 0), gain)),
+        gain_high_ns=round(min(place.total + 2 * place.error, step)),
         basis="its time in the sampled stacks of all steps, without waits for a core"
         + (", as far as the other threads compute less" if gain < place.total else "; nothing else overlaps it"),
         confidence=Confidence.MEASURED if place.count >= 20 else Confidence.LIKELY,
