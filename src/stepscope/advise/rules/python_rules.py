@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from math import sqrt
 
 import polars as pl
 
@@ -109,7 +110,7 @@ class _Place:
     @property
     def error(self) -> float:
         """The standard error of its time, by the number of looks."""
-        return self.total / max(self.count, 1.0) ** 0.5
+        return self.total / sqrt(max(self.count, 1.0))
 
 
 def python_code(observed: Observed) -> Iterator[Claim]:
