@@ -27,8 +27,8 @@ _IDLE = 0.5
 #: What of the ideal speed-up threads reach: least, usual, most.
 _REACHED = (0.5, 0.8, 1.0)
 #: Part of the step from which on what the training waits for a core beside its own workers is more than its threads
-#: save; and what of it fewer threads save: least, usual, most.
-_CROWDED, _BESIDE_WORKERS = 0.22, (0.5, 1.0, 1.5)
+#: save; cores that the workers compute on at least; and what of it fewer threads save: least, usual, most.
+_CROWDED, _WORK, _BESIDE_WORKERS = 0.22, 0.3, (0.5, 1.0, 1.5)
 #: Part of the busy cores that other processes have at least where the training waits for them.
 _HALF = 0.5
 #: What the names of threads that record begin with.
@@ -93,7 +93,7 @@ def _beside_workers(observed: Observed, threads: int, cores: int) -> Iterator[Cl
     batch = made["Samples Computing(us)"] + made["Collation Computing(us)"]
     busy = 1000 * float((made["Batches/Step"] * batch).sum()) / whole
     fit = max(int(cores - busy), 1)
-    if threads <= fit or delay < _CROWDED * whole:
+    if busy < _WORK or threads <= fit or delay < _CROWDED * whole:
         return
     low, gain, high = (part * delay for part in _BESIDE_WORKERS)
     workers = count_text(observed.summary.data_wait.workers or 0, "worker")

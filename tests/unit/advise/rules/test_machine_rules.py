@@ -172,8 +172,8 @@ def test_other_ranks_of_the_machine_are_not_other_processes(others: float, cause
 @pytest.mark.parametrize(
     ("threads", "delay", "computing", "told"),
     [(2, 3_000_000, 5_000_000, True), (2, 1_500_000, 5_000_000, False), (1, 3_000_000, 5_000_000, False),
-     (7, 3_000_000, 5_000_000, False)],
-    ids=["beside workers", "a short wait", "one thread", "cores are left"],
+     (7, 3_000_000, 5_000_000, False), (2, 3_000_000, 2_000_000, False)],
+    ids=["beside workers", "a short wait", "one thread", "cores are left", "workers that do little"],
 )  # fmt: skip
 def test_threads_beside_the_workers_of_a_loader_wait_for_cores(
     threads: int, delay: int, computing: int, told: bool
