@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from itertools import pairwise, takewhile
+from math import log2
 from typing import NamedTuple
 
 import polars as pl
@@ -51,6 +52,9 @@ _MEANS, _PIECES, _NUMBERS = {"aten::mean", "aten::sum", "aten::var", "aten::std"
 #: Operators that enlarge images, and convolutions. Taps from which on a layer can make the spectrum of one channel.
 _ENLARGES = ("aten::upsample_bilinear2d", "aten::upsample_nearest2d", "aten::upsample_bicubic2d")
 _CONVOLVES, _TAPS = ("aten::conv2d", "aten::convolution"), 128
+#: On a processor, a frequency of a Fourier transform takes this many times the logarithm of its length as long as each
+#: product that it saves, with the copies of its windows (torch.stft of 1,024 samples).
+_FOURIER = 37
 #: Passes over a sequence that grows by one, at least; embeddings of a step that are looked at, at most; and the part of
 #: each pass that stays where its keys and values are kept.
 _GROWS, _GENERATED, _KEPT = 4, 2048, 0.3
@@ -371,7 +375,8 @@ def _spectrum(step: Calls, place: int) -> _CostlyCalls | None:
     filters, taps = weight[0], weight[2]
     if filters not in (taps, taps // 2 + 1, taps + 2):
         return None
-    return _CostlyCalls((place,), _ALL_PASSES, f"{taps:,} samples")
+    part = 1 - _FOURIER * log2(taps) / filters
+    return _CostlyCalls((place,), part, f"{taps:,} samples") if part > 0 else None
 
 
 def _growing(step: Calls, place: int) -> _CostlyCalls | None:
