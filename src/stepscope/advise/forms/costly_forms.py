@@ -52,8 +52,8 @@ _MEANS, _PIECES, _NUMBERS = {"aten::mean", "aten::sum", "aten::var", "aten::std"
 #: Operators that enlarge images, and convolutions. Taps from which on a layer can make the spectrum of one channel.
 _ENLARGES = ("aten::upsample_bilinear2d", "aten::upsample_nearest2d", "aten::upsample_bicubic2d")
 _CONVOLVES, _TAPS = ("aten::conv2d", "aten::convolution"), 128
-#: On a processor, a frequency of a Fourier transform takes this many times the logarithm of its length as long as each
-#: product that it saves, with the copies of its windows (torch.stft of 1,024 samples).
+#: A Fourier transform takes this part of the products for a spectrum, times the binary logarithm of its length, divided
+#: by the number of its frequencies. Measured with torch.stft of 1,024 samples on a processor.
 _FOURIER = 37
 #: Passes over a sequence that grows by one, at least; embeddings of a step that are looked at, at most; and the part of
 #: each pass that stays where its keys and values are kept.

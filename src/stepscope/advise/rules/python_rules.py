@@ -218,6 +218,7 @@ def _through_callbacks(observed: Observed) -> list[int]:
 
 
 def _places(observed: Observed, looks: pl.DataFrame) -> Iterator[Claim]:
+    looks = looks.with_columns(of_model=pl.col("stack").is_in(_through_models(observed)))
     looks = looks.with_columns(outside=_outside(observed, looks)).with_row_index("row")
     if observed.framework == "jax":  # what a line waits for its results belongs to the program that computes them
         results = pl.col("state").is_in(["lock", "waiting"])
@@ -233,7 +234,7 @@ def _places(observed: Observed, looks: pl.DataFrame) -> Iterator[Claim]:
         if _only_early(observed, chosen):
             continue
         if place.outside <= 2 * place.error:
-            continue  # looks that few may lie elsewhere
+            continue  # by so few looks it may take no time
         garbage = _garbage_of(observed, place, looks)
         place.total += float(garbage["time"].sum())
         place.outside += float(garbage["time"].sum())
@@ -281,7 +282,7 @@ def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
     time, makes = looks["time"], looks["stack"].is_in(converting(observed, _MAKES))
     if observed.share(float(time.filter(makes).sum())) < _MUCH:
         makes &= False
-    itself = looks["in_library"] | looks["stack"].is_in(_through_models(observed))
+    itself = looks["in_library"] | looks["of_model"]
     sure = (python & (outside | reads) | waits | itself).cast(pl.Float64)
     busy = observed.part("computing")
     if observed.framework == "jax" and busy:
@@ -448,8 +449,7 @@ def _claim(observed: Observed, place: _Place, looks: pl.DataFrame) -> Claim:
     what = f"{place.function.rpartition('.<locals>.')[2]} ({where})" if place.line is None else where
     if place.line is not None and (code := observed.code(place.file, place.line)):
         what += f" `{code[:60]}`"
-    of_models = looks.filter(pl.col("stack").is_in(_through_models(observed)))
-    if float(of_models["time"].sum()) >= _PURE * place.total:
+    if float(looks.filter("of_model")["time"].sum()) >= _PURE * place.total:
         cause, does, remedy = _OF_MODEL
     else:
         cause, does, remedy = _WAITS.get(
