@@ -1,10 +1,11 @@
 """Six small trainings that `stepscope compare` is judged by, each with a switch that slows it down.
 
-    python compared_programs.py NAME [--units N] [--operator N] [--steps N]
+    python compared_programs.py NAME [--units N] [--operator N [--slow N]] [--steps N]
 
 ``--units`` adds N small matrix products after every step: a slowdown of the program's own code. ``--operator`` adds N
-small exponentials instead, all one operator. What a unit takes against a step is measured by :func:`calibrate`, in
-turns inside one process. One thread computes.
+small multiplications; those of ``--slow`` are of denormal numbers, so that the same operator, called as often, takes
+longer. What a unit takes against a step is measured by :func:`calibrate`, in turns inside one process. One thread
+computes.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "mlp": _mlp, "conv": _conv, "transformer": _transformer, "data": _data, "lstm": _lstm, "embedding": _embedding,
 }  # fmt: skip
 _SQUARE = torch.randn(32, 32)
+_DENORMAL = torch.full((32, 32), 1e-39)
 
 
 def _products(count: int) -> None:
@@ -96,9 +98,9 @@ def _products(count: int) -> None:
         torch.mm(_SQUARE, _SQUARE)
 
 
-def _exponentials(count: int) -> None:
-    for _ in range(count):
-        torch.exp(_SQUARE)
+def _multiplications(count: int, slow: int = 0) -> None:
+    for number in range(count):
+        torch.mul(_DENORMAL if number < slow else _SQUARE, 0.5)
 
 
 def _waited_for_core() -> int:
@@ -124,6 +126,7 @@ def main() -> None:
     parser.add_argument("name", choices=PROGRAMS)
     parser.add_argument("--units", type=int, default=0)
     parser.add_argument("--operator", type=int, default=0)
+    parser.add_argument("--slow", type=int, default=0)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--calibrate", action="store_true")
     arguments = parser.parse_args()
@@ -131,12 +134,13 @@ def main() -> None:
     torch.manual_seed(0)
     step = PROGRAMS[arguments.name]()
     if arguments.calibrate:
-        print(json.dumps({"units": calibrate(step, _products), "operator": calibrate(step, _exponentials)}))
+        units = {"units": _products, "operator": _multiplications, "slow": lambda count: _multiplications(count, count)}
+        print(json.dumps({name: calibrate(step, unit) for name, unit in units.items()}))
         return
     for _ in range(arguments.steps or STEPS[arguments.name]):
         step()
         _products(arguments.units)
-        _exponentials(arguments.operator)
+        _multiplications(arguments.operator, arguments.slow)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """What one run says of the step: its level, that of its mean, and what the machine did meanwhile.
 
 Own time of a step = wall time - run-queue delay of its thread. The level of a run is the natural logarithm of the 10th
-percentile of the own times: noise only adds to a step, so the quick steps repeat best. Definition: ``docs/compare.md``.
+percentile of the own times: noise only adds to a step, so the quick steps repeat best. Levels of two runs that took
+turns are as far apart as turns that followed each other say. Definition: ``docs/compare.md``.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -23,6 +25,8 @@ _WARM, _WARM_PART = 10, 10
 _ENOUGH = 20
 #: A delay that takes more of a step than this was read across steps: the step counts with its wall time.
 _IMPOSSIBLE = 0.95
+#: Turns of each side from which on they say how far the levels lie apart.
+_ENOUGH_TURNS = 10
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,7 +35,7 @@ class RunLevel(msgspec.Struct, frozen=True, kw_only=True):
     """One run, as evidence of how long a step takes.
 
     Attributes:
-        level: Natural logarithm of the 10th percentile of own times in ns.
+        level: Natural logarithm of the 10th percentile of own times in ns; of runs in turns see :func:`in_turns`.
         mean: Natural logarithm of the mean own time in ns: what one step in ten makes longer shows here.
         steps: Steps used.
         delay: Part of their wall time in which their thread waited for a core; None if the system does not say.
@@ -66,7 +70,7 @@ def level_of(
         None without a step of known duration.
     """
     waited = np.zeros(len(wall)) if delay is None else np.nan_to_num(delay)
-    own = np.where(waited < _IMPOSSIBLE * wall, wall - waited, wall)
+    own = own_times(wall, waited)
     skip = min(max(_WARM, len(wall) // _WARM_PART), len(wall) // 2)
     late = np.flatnonzero(own > 0)
     late = late[late >= skip]
@@ -87,6 +91,27 @@ def level_of(
         recorded=recorded,
         quantiles_ns=np.quantile(own, np.linspace(0, 1, 101)).round().astype(np.int64).tolist(),
     )
+
+
+def own_times(wall: Floats, delay: Floats) -> Floats:
+    """Return the own times of steps, ns, from their wall times and run-queue delays."""
+    return np.where(delay < _IMPOSSIBLE * wall, wall - delay, wall)
+
+
+def in_turns(a: RunLevel, b: RunLevel, turns: Sequence[tuple[float, float]]) -> tuple[RunLevel, RunLevel]:
+    """Return the levels of two runs that took turns, as far apart as the median of their turns says.
+
+    Two turns that followed each other saw the same machine; percentiles of whole runs may each be of another moment.
+
+    Args:
+        a: The one run by itself.
+        b: The other.
+        turns: Natural logarithms of how long a step of A and of B took in turns that followed each other.
+    """
+    if len(turns) < _ENOUGH_TURNS:
+        return a, b
+    middle, half = (a.level + b.level) / 2, float(np.median([two - one for one, two in turns])) / 2
+    return msgspec.structs.replace(a, level=middle - half), msgspec.structs.replace(b, level=middle + half)
 
 
 def levels_of_rank(tables: Tables) -> dict[bool, RunLevel]:

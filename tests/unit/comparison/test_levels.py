@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stepscope.comparison.levels import level_of, levels_of_rank
+from stepscope.comparison.levels import in_turns, level_of, levels_of_rank
 from stepscope.trace.tables import complete, lazy
 
 
@@ -49,6 +49,20 @@ def test_steps_far_outside_are_stalls_and_show_in_the_mean() -> None:
     assert found.stalls == 2
     assert math.exp(found.level) == pytest.approx(1e6)
     assert math.exp(found.mean) == pytest.approx(1e6 + 16e6 / 50)
+
+
+def test_runs_in_turns_lie_as_far_apart_as_turns_that_followed_each_other() -> None:
+    chance = np.random.default_rng(1)
+    machine = np.cumsum(chance.normal(0, 0.05, 101))  # it becomes slower and quicker in the middle of a turn, too
+    one, two = machine[:-1], machine[1:] + np.log(1.05)
+    a, b = (level_of(1e6 * np.exp(side[start : start + 40])) for side, start in ((one, 0), (two, 60)))
+    assert a is not None
+    assert b is not None
+    assert abs(b.level - a.level - np.log(1.05)) > 0.05, "each run by itself has its own moment of the machine"
+    apart = in_turns(a, b, list(zip(one, two, strict=True)))
+    assert apart[1].level - apart[0].level == pytest.approx(np.log(1.05), abs=0.02)
+    assert apart[0].level + apart[1].level == pytest.approx(a.level + b.level)
+    assert in_turns(a, b, [(1.0, 2.0)] * 9) == (a, b), "too few turns say nothing"
 
 
 def steps(recorded: int, others: int) -> dict[str, pl.LazyFrame]:

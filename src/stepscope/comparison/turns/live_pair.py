@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import select
 import signal
@@ -15,13 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 import psutil
 
 from stepscope.analyse.quantities import count_text
-from stepscope.comparison.levels import RunLevel, level_of
+from stepscope.comparison.levels import Floats, RunLevel, in_turns, level_of, own_times
 from stepscope.comparison.turns.programs import ProgramInTurns
 from stepscope.errors import UsageError
 
@@ -30,6 +31,8 @@ from stepscope.errors import UsageError
 _SLICE_NS, _SLICE_WITH_CHILDREN_NS, _SLICE_OF_DEVICE_NS = 20_000_000, 100_000_000, 200_000_000
 #: A side has enough steps from this number on, of which the first are its warm-up.
 _ENOUGH, _LEAST = 100, 30
+#: The quantile of the own times of a turn that is its level, and the part of the turns that warm up.
+_QUANTILE, _WARM_PART = 0.25, 10
 #: Most steps of a program with children that count as one.
 _MOST_TOGETHER = 10
 #: After so many times the wanted time a pair ends with the least number of steps.
@@ -43,6 +46,9 @@ _TO_END = 1.0
 #: Lines of a program's output that an error quotes.
 _QUOTED = 3
 _PR_SET_PDEATHSIG = 1
+
+#: Wall time, run-queue delay (None if the system does not say) and page faults of one step, ns.
+_Row: TypeAlias = "tuple[int, int | None, int]"
 
 
 @dataclass(frozen=True)
@@ -61,10 +67,20 @@ class PairPlan:
 
 
 class _LiveSide:
-    """One live program, with the socket through which it hands over."""
+    """One live program, with the socket through which it hands over.
+
+    Attributes:
+        turns: The steps of each turn; the first have no turn.
+        steps: How many steps these are.
+        own_ns: Their own time.
+        ended: Whether the program has ended.
+        threads: How many threads it asks for; None if unknown.
+        on_device: Whether a device works for it.
+    """
 
     def __init__(self, program: ProgramInTurns, plan: PairPlan, scratch: Path, core: int | None) -> None:
-        self.rows: list[tuple[int, int | None, int]] = []
+        self.turns: list[list[_Row]] = []
+        self.steps = 0
         self.own_ns = 0
         self.ended = False
         self.threads: int | None = None
@@ -105,7 +121,7 @@ class _LiveSide:
         self.stop()
 
     def turn(self, cores: list[int] | None) -> None:
-        """Let the program train for a turn; its times are added to ``rows``."""
+        """Let the program train for a turn; its times are added to ``turns``."""
         assert self._connection is not None  # noqa: S101 - it is ready
         told = {"slice_ns": self._slice_ns(), "cores": cores}
         self._signal(signal.SIGCONT)
@@ -138,17 +154,25 @@ class _LiveSide:
         Raises:
             UsageError: There are too few.
         """
-        if len(self.rows) < _LEAST:
-            raise UsageError(*self._quoted(f"ended after {count_text(len(self.rows), 'step')}; {_LEAST} are needed"))
-        count = len(self.rows) // self._together * self._together
-        wall, delay, faults = (
-            np.array([np.nan if value is None else value for value in column], np.float64)
-            .reshape(-1, self._together)
-            .mean(axis=1)
-            for column in zip(*self.rows[:count], strict=True)
-        )
-        found = level_of(wall, delay, faults)
+        if self.steps < _LEAST:
+            raise UsageError(*self._quoted(f"ended after {count_text(self.steps, 'step')}; {_LEAST} are needed"))
+        count = self.steps // self._together * self._together
+        rows = [row for turn in self.turns for row in turn]
+        found = level_of(*(column.reshape(-1, self._together).mean(axis=1) for column in _columns(rows[:count])))
         assert found is not None  # noqa: S101 - there are steps
+        return found
+
+    def turn_levels(self) -> list[float]:
+        """Return how long a step took in each turn, as the natural logarithm of ns; NaN for a turn without a step.
+
+        The lower quartile of its own times; of a program with children their mean, because a long step precedes short
+        ones.
+        """
+        found = []
+        for turn in self.turns:
+            wall, delay, _ = _columns(turn) if turn else (np.full(1, np.nan),) * 3
+            own = own_times(wall, np.nan_to_num(delay))
+            found.append(math.log(own.mean() if self._children else np.quantile(own, _QUANTILE)))
         return found
 
     @property
@@ -184,7 +208,8 @@ class _LiveSide:
             self._buffer += piece
         line, _, self._buffer = self._buffer.partition(b"\n")
         said: dict[str, Any] = json.loads(line)
-        self.rows += [tuple(row) for row in said["rows"]]
+        self.turns.append([tuple(row) for row in said["rows"]])
+        self.steps += len(said["rows"])
         self.own_ns += sum(wall - (delay or 0) for wall, delay, _ in said["rows"])
         self.threads, self.on_device = said.get("threads"), bool(said.get("device"))
 
@@ -198,6 +223,12 @@ class _LiveSide:
             what += f" ({' / '.join(text)})" if text else ""
         remedy = "Its Python needs stepscope, and its optimizer must step; programs that end soon need more steps."
         return f"{self._program.command}: the program {what}.", remedy
+
+
+def _columns(rows: Sequence[_Row]) -> Iterator[Floats]:
+    """Yield wall times, run-queue delays and page faults; NaN for unknown."""
+    for column in zip(*rows, strict=True):
+        yield np.array([np.nan if value is None else value for value in column], np.float64)
 
 
 class _Before:
@@ -293,10 +324,18 @@ def measure_pair(a: ProgramInTurns, b: ProgramInTurns, plan: PairPlan) -> tuple[
                 side.wait_until_ready()
             threads = max(side.threads or 1 for side in sides)
             _take_turns(sides, plan, _measured_on(cores, threads) if plan.one_core else None)
-            return sides[0].level(), sides[1].level()
+            return _levels(*sides)
         finally:
             for side in sides:
                 side.end()
+
+
+def _levels(a: _LiveSide, b: _LiveSide) -> tuple[RunLevel, RunLevel]:
+    """Return the levels of both sides, as far apart as their turns say once they are warm."""
+    turns = list(zip(a.turn_levels(), b.turn_levels(), strict=False))
+    return in_turns(
+        a.level(), b.level(), [turn for turn in turns[len(turns) // _WARM_PART :] if np.isfinite(turn).all()]
+    )
 
 
 def _measured_on(cores: list[int], threads: int) -> list[int]:
@@ -322,7 +361,5 @@ def _take_turns(sides: list[_LiveSide], plan: PairPlan, cores: list[int] | None)
             side.turn(cores if number == 0 else None)
         number += 1
         late = time.monotonic() - begun > 2 * _LONGEST * plan.seconds
-        if all(
-            len(side.rows) >= (_LEAST if late else side.enough) and (late or side.own_ns >= wanted) for side in sides
-        ):
+        if all(side.steps >= (_LEAST if late else side.enough) and (late or side.own_ns >= wanted) for side in sides):
             return
