@@ -327,8 +327,10 @@ class StepsSeen:
         self._loops: set[int] = set()
         self._declared: set[int] = set()
         self._rules: dict[object, str] = {}
+        #: Class of each owner, and where it first stepped.
+        self._places: dict[int, tuple[str, CallPath]] = {}
         #: Keys of deleted owners. A weak reference's callback runs on any thread at any bytecode, so it only appends
-        #: here (deque.append is atomic under the GIL); :meth:`add` removes them.
+        #: here (deque.append is atomic under the GIL); :meth:`key` removes them.
         self._gone: deque[int] = deque()
 
     def add(self, stepped: Stepped, *, learning: bool) -> bool:
@@ -338,29 +340,51 @@ class StepsSeen:
             stepped: The report.
             learning: See :meth:`StepFinder.stepped`.
         """
-        while self._gone:
-            self.finder.forget(self._gone.popleft())
         end_ns = stepped.at_ns or time.perf_counter_ns()
         key = self.key(stepped)
         return self.finder.stepped(key, learning=learning, end_ns=end_ns, path=call_path, rank=stepped.rank)
 
     def key(self, stepped: Stepped) -> int:
-        """Return the number that identifies the owner, and no other object before or after it."""
+        """Return the number that identifies the owner, and no other object before or after it.
+
+        An optimizer that the program makes anew in each step takes over the number of the one that was deleted; those
+        that were deleted with it may be made anew, too.
+        """
         identity, gone = id(stepped.owner), self._gone
         key, owner = self._owners.get(identity, (-1, None))
         if owner is None or owner() is not stepped.owner:
-            key = next(self._keys)
+            key = self._new_key(stepped)
             owner = weakref.ref(stepped.owner, lambda _, key=key: gone.append(key))  # type: ignore[misc]
             self._owners[identity] = (key, owner)
-            self._known += [stepped.name] if stepped.name else []
-            self._by[stepped.by] = None
-            if stepped.loop:
-                self._loops.add(key)
-            if stepped.declared:
-                self._declared.add(key)
-            if stepped.rule:
-                self._rules[key] = stepped.rule
+        else:
+            self._forget_gone()
         return key
+
+    def _new_key(self, stepped: Stepped) -> int:
+        """Return the number of an owner that steps for the first time."""
+        place = (stepped.name, call_path())
+        before = next((key for key in tuple(self._gone) if self._places.get(key) == place), None)
+        if before is not None:
+            self._gone.remove(before)
+            return before
+        self._forget_gone()
+        key = next(self._keys)
+        self._places[key] = place
+        self._known += [stepped.name] if stepped.name else []
+        self._by[stepped.by] = None
+        if stepped.loop:
+            self._loops.add(key)
+        if stepped.declared:
+            self._declared.add(key)
+        if stepped.rule:
+            self._rules[key] = stepped.rule
+        return key
+
+    def _forget_gone(self) -> None:
+        while self._gone:
+            key = self._gone.popleft()
+            self._places.pop(key, None)
+            self.finder.forget(key)
 
     @property
     def source(self) -> str:

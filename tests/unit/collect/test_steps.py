@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.collect.loops import call_path
-from stepscope.collect.steps import StepFinder
+from stepscope.collect.steps import StepFinder, Stepped, StepsSeen
 
 
 def ends(sequence: Iterable[str], *, learn: int = 10**9) -> list[int]:
@@ -67,6 +67,23 @@ def test_the_next_one_takes_over_at_once_where_the_one_that_counted_was_deleted(
         finder.stepped(name, learning=True)
     finder.forget("A")
     assert [finder.stepped("B", learning=False) for _ in range(3)] == [True] * 3
+
+
+class Optimizer:
+    """What a hook reports."""
+
+
+def test_optimizers_that_are_made_anew_in_each_step_are_one() -> None:
+    # Given a critic and a generator, of which the program makes new ones for each step
+    seen, critic, generator = StepsSeen(), Optimizer(), Optimizer()
+    ended = []
+    for _ in range(6):
+        critic, generator = Optimizer(), Optimizer()
+        seen.add(Stepped(critic, "Adam", "hooks"), learning=True)
+        ended.append(seen.add(Stepped(generator, "Adam", "hooks"), learning=True))
+    assert seen.finder.number == len(ended)
+    assert all(ended)
+    assert seen.describe()["optimizers"] == ["Adam", "Adam"]
 
 
 def test_steps_of_an_earlier_stage_stay_steps() -> None:

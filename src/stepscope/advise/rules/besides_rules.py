@@ -79,6 +79,8 @@ _SCALES = frozenset(["mul_", "div_", "clamp_", "_foreach_mul_", "_foreach_div_",
 #: Elements of a tensor up to which its size tells nothing.
 _SMALL = 4096
 _STATISTICS = "statistics-in-step"
+#: Part of their time from which on the samples tell their line.
+_SEEN = 0.25
 
 #: Causes of what a run does besides training.
 CAUSES = frozenset(kind.cause for kind in _KINDS.values()) | {_STATISTICS}
@@ -239,17 +241,13 @@ def statistics(observed: Observed) -> Iterator[Claim]:
     """
     if observed.framework != "torch" or observed.summary.on_device or not observed.step_ns:
         return
-    calls = recorded_calls(observed)
-    time = pl.col("time").filter((pl.col("outer") < 0) & (pl.col("phase") == "other"))
-    if observed.share(float(calls.select(time.sum()).item())) < _KINDS["logging"].told:
+    chosen = read_statistics(observed)
+    if chosen.is_empty():
         return
-    chosen = calls.filter(pl.col("row").is_in(_read_statistics(calls)))
     steps, computed = observed.summary.steps.count, float(chosen["time"].sum())
-    if chosen["step"].n_unique() < max(_FEW, _MOST * steps):
-        return
-    beside = pl.col("phase").is_null() | (pl.col("phase") == "other")
     many = len(chosen.filter(pl.col("name").str.strip_prefix("aten::").is_in(_READS))) / steps
-    line = line_text(observed, observed.looks.filter(beside & (pl.col("state") == "native")))
+    looks = observed.looks.filter(outside_training() & (pl.col("state") == "native"))
+    line = line_text(observed, looks) if looks["time"].sum() >= _SEEN * computed else ""
     finding = Finding(
         cause=_STATISTICS,
         title=f"{of_step(observed, computed)} statistics of whole tensors are computed for Python{line}",
@@ -264,7 +262,23 @@ def statistics(observed: Observed) -> Iterator[Claim]:
         remedy="Compute them in some steps only: if step % 50 == 0: log(p.norm().item()). To bound gradients: "
         "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).",
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, explained_within(calls, chosen))
+    yield Claim(finding, Depth.CAUSE, explained_within(recorded_calls(observed), chosen))
+
+
+def outside_training() -> pl.Expr:
+    """Return whether looks are outside of loading, forward, backward and optimizer."""
+    return pl.col("phase").is_null() | (pl.col("phase") == "other")
+
+
+def read_statistics(observed: Observed) -> pl.DataFrame:
+    """Return the recorded calls that compute numbers which Python reads; no row if few steps have them."""
+    calls = recorded_calls(observed)
+    time = pl.col("time").filter((pl.col("outer") < 0) & (pl.col("phase") == "other"))
+    if observed.share(float(calls.select(time.sum()).item())) < _KINDS["logging"].told:
+        return calls.clear()
+    chosen = calls.filter(pl.col("row").is_in(_read_statistics(calls)))
+    most = chosen["step"].n_unique() >= max(_FEW, _MOST * observed.summary.steps.count)
+    return chosen if most else chosen.clear()
 
 
 def _read_statistics(calls: pl.DataFrame) -> list[int]:

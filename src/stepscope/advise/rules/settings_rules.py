@@ -11,6 +11,7 @@ from stepscope.advise.calls import each, explained_within, of_step, recorded_cal
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
+from stepscope.advise.rules.besides_rules import outside_training, read_statistics
 from stepscope.advise.tensor_parts import gradients
 from stepscope.analyse.quantities import count_text, duration_text
 from stepscope.trace.tables import columns_of
@@ -184,9 +185,10 @@ def _hooks(observed: Observed) -> Iterator[Claim]:
             if frame.own and hook is not None:
                 found[stack] = (frame.file, hook[0], frame.function)
     looks = observed.looks.filter(pl.col("stack").is_in(list(found)))
-    time = float(looks["time"].sum())
     if looks["count"].sum() < _LOOKS:
         return
+    read = _read_in(observed, looks)
+    time = max(float(looks["time"].sum()), float(read["time"].sum()))
     places = list(dict.fromkeys(found.values()))
     named = ", ".join(
         f"{function.rpartition('.')[2]} ({observed.place(file, line)})" for file, line, function in places[:2]
@@ -197,7 +199,7 @@ def _hooks(observed: Observed) -> Iterator[Claim]:
         cause="hooks-left-on",
         title=f"{of_step(observed, time)} runs in hooks of the model: {named}",
         gain_ns=round(time), gain_low_ns=round(max(time - 2 * error, 0)), gain_high_ns=round(time + 2 * error),
-        basis="the samples in which a hook runs, what it calls included",
+        basis="the samples in which a hook runs, what it calls included; at least the operators of what it reads",
         confidence=Confidence.MEASURED,
         evidence=(
             Evidence(text=f"{count_text(many, 'place')} with such a hook, "
@@ -208,7 +210,16 @@ def _hooks(observed: Observed) -> Iterator[Claim]:
         "or let it do its work only every hundredth step.",
         operator=named,
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, observed.explained(looks))
+    explained = explained_within(recorded_calls(observed), read) | observed.explained(looks)
+    yield Claim(finding, Depth.CAUSE, explained)
+
+
+def _read_in(observed: Observed, hooks: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls that compute numbers which hooks read: all, if the looks see less native work beside."""
+    beside = observed.looks.filter(outside_training() & (pl.col("state") == "native"))
+    beside = beside.filter(~pl.col("stack").is_in(hooks["stack"].implode()))
+    read = read_statistics(observed)
+    return read if beside["time"].sum() < hooks["time"].sum() else read.clear()
 
 
 def _profilers(observed: Observed) -> Iterator[Claim]:

@@ -90,6 +90,18 @@ def test_hooks_of_the_model_cost_what_runs_in_them(where: str) -> None:
     assert all("monitor.py" not in other.title for cause, other in found.items() if cause != "hooks-left-on")
 
 
+def test_numbers_that_a_hook_reads_are_the_hook() -> None:
+    # Given a hook in half of each step, and operators of 6 ms outside of the training that compute what is read
+    hook = {"function": "watch", "file": "/home/me/train.py", "line": 20, "count": 12}
+    training = Training(torch__state={"models": [{"hooks": [hook]}]})
+    half_seen(training, {"file": "/home/me/train.py", "line": 21, "function": "watch"})
+    training.call("aten::std", 5_990_000, [[512, 512]], "other")
+    training.call("aten::item", 10_000, [[]], "other")
+    found = {finding.cause: finding.gain_ns for finding in training.findings()}
+    assert found["hooks-left-on"] == pytest.approx(6_000_000, rel=0.01)
+    assert "statistics-in-step" not in found
+
+
 @pytest.mark.parametrize(("updates", "gain"), [(2, 4_000_000), (6, None)])
 def test_gradients_of_paddle_for_weights_that_no_optimizer_updates_are_told(updates: int, gain: int | None) -> None:
     # Given a backward through a head and two layers below it with two weights each, and an optimizer of two or six
