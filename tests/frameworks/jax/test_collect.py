@@ -420,6 +420,8 @@ def test_the_sum_of_gradients_of_single_samples_is_no_step_beside_the_update() -
             total = adding(total, gradient(weights, x))
         weights = applying(weights, total)
     found.hooks.remove()
+    # Then only the update is told, so that no window begins among the samples of the first step
+    assert set(found.names()) == {"apply"}
     for stepped in found.told:
         seen.add(stepped, learning=True)
     assert seen.finder.number == 5

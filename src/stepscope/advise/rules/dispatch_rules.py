@@ -156,18 +156,22 @@ def _outside_of_jit(observed: Observed) -> Iterator[Claim]:
         most = inf if UNJITTED in str(observed.manifest.get("steps")) else _BESIDE_CALLS * time
         time = min(max(part * observed.step_ns - computing, 0.0), most)
         low, middle, high = _JITTED
+    mostly_own = called - computing > time
     time = min(time + max(called - computing, 0.0), observed.step_ns - computing)
     named = ", ".join(name.removeprefix("PjitFunction(").rstrip(")") for name in largest)
     finding = Finding(
         cause="many-small-operators",
-        title=f"{of_step(observed, time)} JAX dispatches {each:.0f} operators one by one, outside of jit: {named}",
+        title=f"{of_step(observed, time)} "
+        + (f"the program calls {each:.0f} compiled functions one by one" if mostly_own
+           else f"JAX dispatches {each:.0f} operators one by one, outside of jit") + f": {named}",
         gain_ns=round(middle * time), gain_low_ns=round(low * time), gain_high_ns=round(high * time),
         basis="the time in JAX's own code less what is computed, or from each call of a single operator to the next "
         "one; the arguments of the function that replaces them stay",
         confidence=Confidence.MEASURED,
         evidence=(Evidence(text=f"{each:.0f} calls a step, {named} most of all", value=each, result="api_statistic"),),
         remedy="Put the whole update into one jitted function: @jax.jit def train_step(state, batch): …, with "
-        "jax.tree.map over the weights inside of it.",
+        + ("jax.vmap over the samples or jax.lax.scan over the pieces inside of it." if mostly_own
+           else "jax.tree.map over the weights inside of it."),
         operator=named,
     )  # fmt: skip
     inside = pl.col("in_framework") | (pl.col("leaf") == pl.col("file")) & pl.lit(called > computing)

@@ -52,6 +52,9 @@ _STAND_INS = ("PjitFunction", "_cached_shard_map.<locals>._fun")
 _RUNS, _UPDATES, _TRAINS = range(3)
 #: Runs during which a program may prove to update its inputs; after them, one that does not counts if no other does.
 _PATIENCE = 8
+#: Runs of a program that updates what it is given, up to which a gradient may show that it trains, or another one does:
+#: a step may add up the gradients of a thousand samples.
+_HELD = 4096
 #: Codes of functions that are remembered.
 _CODES = 4096
 #: Files of installed packages.
@@ -156,9 +159,13 @@ class JaxSteps:
         What a program last returned is kept until a run shows that it updates what it is given.
         """
         for program in list(self._programs.values()):
-            if program is not gradient and program.told is not None and program.given_back(inputs):
+            if program is gradient or not program.updates or not program.given_back(inputs):
+                continue
+            if program.told is None:
+                self._tell(program, BY_UPDATES, _TRAINS)
+            else:
                 program.told, self._rank = replace(program.told, rank=_TRAINS), _TRAINS
-                return
+            return
 
     def _trained(self, program: _JittedProgram, inputs: Any, results: Any) -> None:  # noqa: ANN401 - pytrees
         """Report the evaluations since the run before, whose results this one is not given."""
@@ -228,12 +235,21 @@ class JaxSteps:
             _LOG.debug("stepscope: runs of %s cannot be followed", program.name, exc_info=True)
             return
         again = len(program.ends) >= _PATIENCE
-        if updates:
-            program.evaluates = False
+        if updates or program.updates:
+            program.updates, program.evaluates = True, False
+            if self._may_add_gradients(program):
+                self._rank = _UPDATES
+                return
             self._tell(program, BY_UPDATES, _TRAINS if program.trains else _UPDATES)
         elif again and not program.nameless and (program.own or not self._own):
             self._tell(program, BY_RUNS, _RUNS)
         program.watched = not again
+
+    def _may_add_gradients(self, program: _JittedProgram) -> bool:
+        """Return whether a gradient that another program computes has yet to show which of those that update trains."""
+        if program.trains or self._rank == _TRAINS or len(program.ends) >= _HELD:
+            return False
+        return any(other.trains for other in self._programs.values())
 
     def _differentiated(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - JAX's
         """Compute a gradient; count it if it is computed now, not traced."""
@@ -290,6 +306,7 @@ class _JittedProgram:
         own: Whether it is the program's own code, or cannot be told from it.
         watched: Whether it is undecided if its runs are steps; never for JAX's own functions.
         trains: Whether it computes a gradient.
+        updates: Whether it gets its own results back.
         told: Report of a run; None if its runs are not steps.
         ends: When the runs ended while it was watched, of ``time.perf_counter_ns``.
         evaluates: Whether it evaluates what another program trains; None while that is open.
@@ -304,7 +321,7 @@ class _JittedProgram:
         code = getattr(inspect.unwrap(getattr(function, "func", function)), "__code__", None)
         self.own = code is None or not _PACKAGES.search(code.co_filename)
         self.watched = self.nameless or not f"{module}.".startswith(("jax.", "jaxlib."))
-        self.trains = False
+        self.trains = self.updates = False
         self.told: Stepped | None = None
         self.ends: list[int] = []
         self.evaluates: bool | None = None if self.watched and self.own and not self.nameless else False
