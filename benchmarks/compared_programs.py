@@ -3,9 +3,9 @@
     python compared_programs.py NAME [--units N] [--operator N [--slow N]] [--steps N]
 
 ``--units`` adds N small matrix products after every step: a slowdown of the program's own code. ``--operator`` adds N
-small multiplications; those of ``--slow`` are of denormal numbers, so that the same operator, called as often, takes
-longer. What a unit takes against a step is measured by :func:`calibrate`, in turns inside one process. One thread
-computes.
+small multiplications; those of ``--slow`` read every fourth column of a tensor, so that the same operator, called as
+often and with the same shapes, takes longer. What a unit takes against a step is measured by :func:`calibrate`, in
+turns inside one process. One thread computes.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "mlp": _mlp, "conv": _conv, "transformer": _transformer, "data": _data, "lstm": _lstm, "embedding": _embedding,
 }  # fmt: skip
 _SQUARE = torch.randn(32, 32)
-_DENORMAL = torch.full((32, 32), 1e-39)
+_WHOLE, _APART = torch.randn(64, 64), torch.randn(64, 256)[:, ::4]
 
 
 def _products(count: int) -> None:
@@ -100,7 +100,7 @@ def _products(count: int) -> None:
 
 def _multiplications(count: int, slow: int = 0) -> None:
     for number in range(count):
-        torch.mul(_DENORMAL if number < slow else _SQUARE, 0.5)
+        torch.mul(_APART if number < slow else _WHOLE, 0.5)
 
 
 def _waited_for_core() -> int:

@@ -95,6 +95,7 @@ CASES = (
     ),
     _case("broadcast_form", "pairwise-broadcast"),
     _case("checked_distributions", "argument-checks"),
+    _case("renewed_optimizer", "renewed-optimizer"),
     _case("onednn_off", "onednn-off"),
     _case("orthogonal_steps", "repeated-parametrization"),
     _case("copied_state", "many-small-operators", "python-in-step"),

@@ -42,6 +42,7 @@ CAUSES = MISFITS | {
     "slow-rank", "host-bound-rank", "data-wait-rank", "slow-stage",
     "slow-link", "slower-kernel", "inputs-in-step", "pairwise-broadcast", "unused-results",
     "costly-form", "argument-checks", "repeated-parametrization", "onednn-off",
+    "renewed-optimizer",
 }  # fmt: skip
 
 

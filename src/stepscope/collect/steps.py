@@ -329,6 +329,7 @@ class StepsSeen:
         self._rules: dict[object, str] = {}
         #: Class of each owner, and where it first stepped.
         self._places: dict[int, tuple[str, CallPath]] = {}
+        self._renewed = 0
         #: Keys of deleted owners. A weak reference's callback runs on any thread at any bytecode, so it only appends
         #: here (deque.append is atomic under the GIL); :meth:`key` removes them.
         self._gone: deque[int] = deque()
@@ -366,6 +367,7 @@ class StepsSeen:
         before = next((key for key in tuple(self._gone) if self._places.get(key) == place), None)
         if before is not None:
             self._gone.remove(before)
+            self._renewed += 1
             return before
         self._forget_gone()
         key = next(self._keys)
@@ -392,10 +394,12 @@ class StepsSeen:
         return "declared" if self.finder.closer in self._declared else "inferred"
 
     def describe(self) -> dict[str, Any]:
-        """Return how steps were found, for the manifest."""
+        """Return how steps were found, for the manifest; ``renewed`` if an optimizer is made anew for most of them."""
         rule = _LOOP if self._loops and self.finder.closer in (*self._loops, None) else self.finder.rule
         rule = self._rules.get(self.finder.closer, rule)
-        return {"source": self.source, "by": ", ".join(self._by), "optimizers": list(self._known), "rule": rule}
+        renewed = {"renewed": True} if self._renewed > max(_SETTLED, self.finder.number / 2) else {}
+        found = {"source": self.source, "by": ", ".join(self._by), "optimizers": list(self._known), "rule": rule}
+        return found | renewed
 
 
 class OptimizerLog:

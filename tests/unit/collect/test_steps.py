@@ -84,6 +84,7 @@ def test_optimizers_that_are_made_anew_in_each_step_are_one() -> None:
     assert seen.finder.number == len(ended)
     assert all(ended)
     assert seen.describe()["optimizers"] == ["Adam", "Adam"]
+    assert seen.describe()["renewed"]
 
 
 def test_steps_of_an_earlier_stage_stay_steps() -> None:

@@ -27,6 +27,9 @@ _NODE = "autograd::engine::evaluate_function"
 _PADDLE_NODE, _PADDLE_SUM, _UPDATE, _MANY = "GradNode", "GradNodeAccumulation", r"^\w+_ dygraph$", "merged|fused"
 #: The file of torch that makes weights of others, and how often is too often in a step.
 _PARAMETRIZE, _OFTEN = "torch/nn/utils/parametrize.py", 3
+#: Where torch makes optimizers and their state, what fills it, and the part of the step from which on it is told.
+_OPTIMIZERS, _MAKE = "torch/optim/", ("__init__", "add_param_group", "_init_group")
+_STATE, _RENEWED = ("aten::zeros_like", "aten::clone"), 0.03
 #: The file of torch whose functions check the arguments of distributions.
 _DISTRIBUTIONS = "torch/distributions/distribution.py"
 #: Convolutions, of which oneDNN has fast ones for the types below, and the parts of their time that these save: least,
@@ -46,6 +49,7 @@ def settings_left_on(observed: Observed) -> Iterator[Claim]:
         yield from _argument_checks(observed)
         yield from _without_onednn(observed)
         yield from _parametrized(observed)
+        yield from _renewed_optimizer(observed)
     elif observed.framework == "paddle":
         yield from _untrained(observed)
 
@@ -140,6 +144,39 @@ def _without_onednn(observed: Observed) -> Iterator[Claim]:
     )  # fmt: skip
     if time:
         yield Claim(finding, Depth.CAUSE, explained_within(calls, slow))
+
+
+def _renewed_optimizer(observed: Observed) -> Iterator[Claim]:
+    """An optimizer that is made in each step, and its state with it."""
+    steps = observed.manifest.get("steps")
+    if not isinstance(steps, dict) or not steps.get("renewed"):
+        return
+    through = [
+        stack
+        for stack, frames in observed.stacks.items()
+        if any(_OPTIMIZERS in one.file and one.function.rpartition(".")[2] in _MAKE for one in frames)
+    ]
+    calls, looks = recorded_calls(observed), observed.looks.filter(pl.col("stack").is_in(through))
+    state = calls.filter((pl.col("phase") == "optimizer") & pl.col("name").is_in(_STATE) & (pl.col("outer") < 0))
+    time = max(float(state["time"].sum()), float(looks["time"].sum()))
+    if observed.share(time) < _RENEWED:
+        return
+    finding = Finding(
+        cause="renewed-optimizer",
+        title=f"{of_step(observed, time)} the program makes an optimizer for each step, and its state with it",
+        gain_ns=round(time), gain_low_ns=round(0.7 * time), gain_high_ns=round(1.5 * time),
+        basis="the samples in which it and its state are made, at least the operators that fill the state",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"{len(state) / max(observed.summary.steps.count, 1):.0f} tensors of its state are filled in "
+                     f"each step, {duration_text(time)} with what makes it", value=time, unit="ns",
+                     result="operator_details", operator=_STATE[0]),
+        ),
+        remedy="Make the optimizer once, before the loop; moments that begin at zero in each step average nothing. To "
+        "begin anew on purpose, clear its state now and then: optimizer.state.clear().",
+        operator=_STATE[0],
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, explained_within(calls, state) | observed.explained(looks))
 
 
 def _parametrized(observed: Observed) -> Iterator[Claim]:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from stepscope.advise.observed import Observed
+from stepscope.advise.rank_findings import found_in
 from tests.unit.advise.rules.trainings import STEP, STEPS, Training
 from tests.unit.analyse.build import ORIGIN
 
@@ -88,6 +90,17 @@ def test_hooks_of_the_model_cost_what_runs_in_them(where: str) -> None:
     assert found["hooks-left-on"].evidence[0].text.startswith("12 places with such a hook")
     # Then what runs in the hook is told as the hook, and not again as Python of that line
     assert all("monitor.py" not in other.title for cause, other in found.items() if cause != "hooks-left-on")
+
+
+@pytest.mark.parametrize("renewed", [True, False])
+def test_an_optimizer_that_is_made_in_each_step_costs_what_fills_its_state(renewed: bool) -> None:
+    training = Training()
+    training.call("aten::mm", 5_000_000, [[64, 64], [64, 64]], "forward")
+    for _ in range(4):
+        training.call("aten::zeros_like", 500_000, [[512, 512]], "optimizer")
+    found = found_in(Observed(training.rank.tables(), {"steps": {"renewed": renewed}}))
+    told = [finding.gain_ns for finding in found if finding.cause == "renewed-optimizer"]
+    assert told == ([pytest.approx(2_000_000, rel=0.01)] if renewed else [])
 
 
 def test_numbers_that_a_hook_reads_are_the_hook() -> None:
