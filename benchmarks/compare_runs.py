@@ -23,6 +23,8 @@ from stepscope.comparison import comparison, verdict
 
 PROGRAM = Path(__file__).parent / "compared_programs.py"
 OPERATOR = "aten::mul"
+#: Steps of each run, of which a few typical ones are recorded.
+STEPS = "200"
 
 
 def calls_of_operator(name: str) -> tuple[int, int]:
@@ -36,7 +38,7 @@ def calls_of_operator(name: str) -> tuple[int, int]:
 def record(name: str, calls: int, slow: int, into: Path) -> Path:
     """Record typical steps of the program, as a user would."""
     command = [sys.executable, "-m", "stepscope", "run", "-q", "-o", into, PROGRAM, name]
-    subprocess.run([*map(str, command), "--operator", str(calls), "--slow", str(slow)], check=True)
+    subprocess.run([*map(str, command), "--steps", STEPS, "--operator", str(calls), "--slow", str(slow)], check=True)
     return into
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,10 @@ from stepscope.analyse.step.run_steps import disturbed_delays
 from stepscope.analyse.step.step_trace_time import Split, split
 from stepscope.trace.tables import Tables, columns_of, has_rows
 
-#: The quantile over steps that is the level of a part: its quick steps, of few.
+#: The quantile over steps that is the level of a step and its phases: its quick steps, of few.
 _QUANTILE = 0.25
+#: That of a call of an operator, as one of its times: of up to ten steps the quickest. Noise only adds.
+_OF_CALLS = 0.1
 
 #: What stands among the operators for the rest of a step on the host.
 WAIT, OUTSIDE = "wait for data", "outside operators"
@@ -50,8 +53,8 @@ class StepPartLevel:
 
     Attributes:
         key: What it is.
-        level_ns: Time a step: self time of operators, duration of kernels; the 25th percentile over the steps, or the
-            mean of a part that some steps do not have.
+        level_ns: Time a step: self time of operators, duration of kernels. The sum over its first, second, … calls of
+            the 10th percentile over the steps, of collectives the 25th, or the mean of calls that some steps lack.
         error_ns: Standard error of it inside the run.
         calls: Calls in the median step.
         varies: Whether the number of calls differs between steps of the run.
@@ -108,7 +111,7 @@ def step_parts(tables: Tables) -> StepParts:
     durations = (found.windows.end - found.windows.start).astype(np.float64)
     if not len(durations):
         return StepParts((), {}, 0, 0.0, found.work.on_device)
-    phases = {name: float(np.quantile(each, _QUANTILE)) for name, each in times.items() if each.any()}
+    phases = {name: _quick(each) for name, each in times.items() if each.any()}
     steps_read = columns_of(tables, "run_steps", "recorded", "minor_faults", "delay", "dur")
     readings, measured = steps_read.filter("recorded"), steps_read.drop_nulls(["delay", "dur"])
     missed, waited = readings["minor_faults"].median(), readings["delay"].quantile(_QUANTILE)
@@ -116,7 +119,7 @@ def step_parts(tables: Tables) -> StepParts:
         parts=tuple(parts),
         phases=phases,
         steps=steps,
-        step_ns=float(np.quantile(durations, _QUANTILE)),
+        step_ns=_quick(durations),
         on_device=found.work.on_device,
         faults=float(missed) if isinstance(missed, int | float) else None,
         delay_ns=float(waited or 0),
@@ -125,6 +128,11 @@ def step_parts(tables: Tables) -> StepParts:
 
 
 _KEY = ["place", "phase", "scope", "name", "shapes"]
+
+
+def _quick(times: npt.NDArray[Any]) -> float:
+    """Return the level of times of steps."""
+    return float(np.quantile(times, _QUANTILE))
 
 
 def _of_host(tables: Tables) -> pl.DataFrame:
@@ -168,7 +176,8 @@ def _of_device(tables: Tables) -> pl.DataFrame:
 def _keyed(rows: pl.LazyFrame, place: str, scope: pl.Expr, name: pl.Expr) -> pl.DataFrame:
     texts = {"phase": pl.col("phase"), "scope": scope, "name": name, "shapes": pl.col("shapes")}
     keys = [each.cast(pl.String).fill_null("").alias(title) for title, each in texts.items()]
-    return rows.select("ts", "step", pl.col("time"), pl.lit(place).alias("place"), *keys).collect()
+    exchanged = (pl.col("kind").cast(pl.String) == "collective").alias("exchanged")
+    return rows.select("ts", "step", "time", exchanged, pl.lit(place).alias("place"), *keys).collect()
 
 
 def _levels(rows: pl.DataFrame, *, declared: bool) -> list[StepPartLevel]:
@@ -179,21 +188,38 @@ def _levels(rows: pl.DataFrame, *, declared: bool) -> list[StepPartLevel]:
     each = rows.lazy().join(begun, on="step").group_by([*_KEY, "step"])
     sums = each.agg(pl.col("time").sum(), calls=pl.len(), order=(pl.col("ts") - pl.col("begun")).min())
     found = sums.collect()
-    keys = found.group_by(_KEY).agg(pl.col("order").median()).sort("order", *_KEY).with_row_index("key")
-    numbered = found.join(keys.select(*_KEY, "key"), on=_KEY)
     steps = np.unique(found["step"].to_numpy())
+    keys = found.group_by(_KEY).agg(pl.col("order").median()).join(_call_levels(rows, len(steps)), on=_KEY)
+    keys = keys.sort("order", *_KEY).with_row_index("key")
+    numbered = found.join(keys.select(*_KEY, "key"), on=_KEY)
     shape = (len(keys), len(steps))
     place = numbered["key"].to_numpy(), np.searchsorted(steps, numbered["step"].to_numpy())
     times, calls = np.zeros(shape), np.zeros(shape)
     times[place], calls[place] = numbered["time"].to_numpy(), numbered["calls"].to_numpy()
-    everywhere = (calls > 0).all(axis=1)
-    level = np.where(everywhere, np.quantile(times, _QUANTILE, axis=1), times.mean(axis=1))
-    error = _error(times)
+    level, error = keys["level"].to_numpy(), _error(times)
     usual, varies = np.median(calls, axis=1), calls.min(axis=1) != calls.max(axis=1)
     return [
         StepPartLevel(PartKey(*key), float(level[at]), float(error[at]), float(usual[at]), bool(varies[at]))
         for at, key in enumerate(keys.select(_KEY).iter_rows())
     ]
+
+
+def _call_levels(rows: pl.DataFrame, steps: int) -> pl.DataFrame:
+    """Return the level of each part: that of its first calls of all steps, of its second ones, …, together.
+
+    A collective that waits for another rank is no noise: its quickest call is not its level.
+    """
+    nth = pl.col("ts").rank("ordinal").over([*_KEY, "step"]).alias("nth")
+    time = pl.col("time")
+    quick = (
+        pl.when(pl.col("exchanged").first())
+        .then(time.quantile(_QUANTILE, "linear"))
+        .otherwise(time.quantile(_OF_CALLS, "lower"))
+    )
+    level = pl.when(pl.len() == steps).then(quick).otherwise(time.sum() / steps).alias("level")
+    return (
+        rows.lazy().with_columns(nth).group_by([*_KEY, "nth"]).agg(level).group_by(_KEY).agg(pl.sum("level")).collect()
+    )
 
 
 def _between(found: Split, host: pl.DataFrame) -> list[StepPartLevel]:
@@ -211,8 +237,8 @@ def _between(found: Split, host: pl.DataFrame) -> list[StepPartLevel]:
     made = []
     for name, phase, times in ((WAIT, "data", np.maximum(waits - inside, 0)), (OUTSIDE, "", rest)):
         if times.any():
-            level, error = float(np.quantile(times, _QUANTILE)), _error(times[None].astype(np.float64))
-            made.append(StepPartLevel(PartKey("host", phase, "", name, ""), level, float(error[0]), 1.0, varies=False))
+            error = float(_error(times[None].astype(np.float64))[0])
+            made.append(StepPartLevel(PartKey("host", phase, "", name, ""), _quick(times), error, 1.0, varies=False))
     return made
 
 
