@@ -207,7 +207,7 @@ def _levels(rows: pl.DataFrame, *, declared: bool) -> list[StepPartLevel]:
 def _call_levels(rows: pl.DataFrame, steps: int) -> pl.DataFrame:
     """Return the level of each part: that of its first calls of all steps, of its second ones, …, together.
 
-    A collective that waits for another rank is no noise: its quickest call is not its level.
+    What a collective waits for another rank belongs to it: its usual calls count, not the quickest.
     """
     nth = pl.col("ts").rank("ordinal").over([*_KEY, "step"]).alias("nth")
     time = pl.col("time")
