@@ -132,6 +132,7 @@ class StepTimes:
         self._path: Path | None = None
         self._frames: FrameWriter | None = None
         self._thread: OwnThread | None = None
+        self._starting = threading.Lock()
         self._anchor = take_anchor()
         self._begun = self._written = time.monotonic()
         self._tick = _TICK
@@ -370,6 +371,8 @@ class StepTimes:
     # Writing: on the thread, and in `close`.
 
     def _start(self, options: Options) -> None:
+        if not self._starting.acquire(blocking=False):  # of several threads that train, the first one to come does it
+            return
         self._begun = time.monotonic()
         watch()
         if self._stacks is not None:

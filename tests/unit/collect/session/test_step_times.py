@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,39 @@ def test_a_step_on_another_thread_has_no_figures_of_the_first(sessions: Callable
     assert steps["dur"].null_count() == 0
     assert steps["cpu"].is_null().to_list() == [False, False, True, True]
     assert steps["delay"].is_null().to_list() == [False, False, True, True]
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_one_thread_writes_and_one_samples_if_several_end_the_first_step(attempt: int, tmp_path: Path) -> None:
+    # Given times that begin with the first step, which four threads end at the same moment
+    settings = Settings(Options(counters_hz=0), tmp_path, "train", "a schedule", dict)
+    times, together = step_times.StepTimes(settings, lasts=True), threading.Barrier(4)
+    times.install()
+    before = own_threads()
+
+    def train() -> None:
+        together.wait()
+        times.end_step()
+
+    threads = [threading.Thread(target=train) for _ in range(4)]
+    with closing(times):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wait_until(lambda: "stepscope-steps" in dict(set(own_threads()) - set(before)).values())
+        begun = [name for _, name in set(own_threads()) - set(before)]
+    assert times.count == 4, attempt
+    assert sorted(begun) in (["stepscope-stack", "stepscope-steps"], ["stepscope-steps"])
+
+
+def own_threads() -> list[tuple[str, str]]:
+    """Return the number and the name of stepscope's threads in this process."""
+    named = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended meanwhile
+            named.append((task.name, (task / "comm").read_text().strip()))
+    return [(number, name) for number, name in named if name.startswith("stepscope-st")]
 
 
 def test_a_step_that_a_signal_handler_ends_inside_of_another_costs_no_times(
