@@ -24,6 +24,7 @@ import weakref
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
@@ -364,11 +365,13 @@ class StepsSeen:
     def _new_key(self, stepped: Stepped) -> int:
         """Return the number of an owner that steps for the first time."""
         place = (stepped.name, call_path())
-        before = next((key for key in tuple(self._gone) if self._places.get(key) == place), None)
-        if before is not None:
-            self._gone.remove(before)
-            self._renewed += 1
-            return before
+        with suppress(IndexError):  # another thread may take what is left
+            for _ in range(len(self._gone)):  # no iteration: a deletion may add to it at any time
+                key = self._gone.popleft()
+                if self._places.get(key) == place:
+                    self._renewed += 1
+                    return key
+                self._gone.append(key)
         self._forget_gone()
         key = next(self._keys)
         self._places[key] = place

@@ -168,13 +168,11 @@ def _renewed_optimizer(observed: Observed) -> Iterator[Claim]:
         basis="the samples in which it and its state are made, at least the operators that fill the state",
         confidence=Confidence.MEASURED,
         evidence=(
-            Evidence(text=f"{len(state) / max(observed.summary.steps.count, 1):.0f} tensors of its state are filled in "
-                     f"each step, {duration_text(time)} with what makes it", value=time, unit="ns",
-                     result="operator_details", operator=_STATE[0]),
+            Evidence(text=f"optimizers of one class step once each; making them takes {duration_text(time)} a step",
+                     value=time, unit="ns", result="python_lines"),
         ),
         remedy="Make the optimizer once, before the loop; moments that begin at zero in each step average nothing. To "
         "begin anew on purpose, clear its state now and then: optimizer.state.clear().",
-        operator=_STATE[0],
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, explained_within(calls, state) | observed.explained(looks))
 

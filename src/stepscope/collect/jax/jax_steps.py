@@ -162,7 +162,7 @@ class JaxSteps:
             if program is gradient or not program.updates or not program.given_back(inputs):
                 continue
             if program.told is None:
-                self._tell(program, BY_UPDATES, _TRAINS)
+                self._tell(program, BY_UPDATES, _TRAINS, late=True)
             else:
                 program.told, self._rank = replace(program.told, rank=_TRAINS), _TRAINS
             return
@@ -279,8 +279,15 @@ class JaxSteps:
         if len(program.ends) >= _PATIENCE:
             self._tell(program, BY_GRADIENTS, _RUNS)
 
-    def _tell(self, program: _JittedProgram, by: str, rank: int) -> None:
-        """Report all runs of a program up to now, unless programs of a higher rank are known."""
+    def _tell(self, program: _JittedProgram, by: str, rank: int, *, late: bool = False) -> None:
+        """Report all runs of a program up to now, unless programs of a higher rank are known.
+
+        Args:
+            program: The program.
+            by: What shows that its runs are steps.
+            rank: Its rank.
+            late: Whether its last run ended before another program's run that shows it.
+        """
         if rank < self._rank:
             return
         program.told = Stepped(program, program.name, by, rank=rank)
@@ -288,7 +295,7 @@ class JaxSteps:
             self._rank = rank
             self._gradients.clear()
         for end in program.ends:
-            self._observe(replace(program.told, at_ns=end, late=end != program.ends[-1]))
+            self._observe(replace(program.told, at_ns=end, late=late or end != program.ends[-1]))
 
 
 class _Annotation:

@@ -70,8 +70,8 @@ class _LiveSide:
     """One live program, with the socket through which it hands over.
 
     Attributes:
-        turns: The steps of each turn; the first have no turn.
-        steps: How many steps these are.
+        turns: The steps of each turn.
+        steps: How many there are in all turns.
         own_ns: Their own time.
         ended: Whether the program has ended.
         threads: How many threads it asks for; None if unknown.
@@ -168,11 +168,13 @@ class _LiveSide:
         The lower quartile of its own times; of a program with children their mean, because a long step precedes short
         ones.
         """
-        found = []
-        for turn in self.turns:
-            wall, delay, _ = _columns(turn) if turn else (np.full(1, np.nan),) * 3
-            own = own_times(wall, np.nan_to_num(delay))
-            found.append(math.log(own.mean() if self._children else np.quantile(own, _QUANTILE)))
+        found = [math.nan] * len(self.turns)
+        for number, turn in enumerate(self.turns):
+            if turn:
+                wall, delay, _ = _columns(turn)
+                own = own_times(wall, np.nan_to_num(delay))
+                level = float(own.mean() if self._children else np.quantile(own, _QUANTILE))
+                found[number] = math.log(level) if level > 0 else math.nan
         return found
 
     @property
