@@ -1,10 +1,11 @@
 """Does `stepscope compare` of one run a side say anything false, and does it find one operator that became slower?
 
-python benchmarks/compare_runs.py [--rounds N] [--only NAME] [--keep DIR]
+python benchmarks/compare_runs.py [--rounds N] [--only NAME] [--calm-heap] [--keep DIR]
 
 A round records three runs of one of the programs of `compared_programs.py`, each in a process of its own: two of the
 same program, and one in which some calls of an operator that takes a tenth of the step take longer, by 5 % of the step
 together. The first two are compared, then the second with the third. Nothing is remembered between comparisons.
+``--calm-heap`` records with the settings of malloc that a comparison advises where page faults differ.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from compared_programs import PROGRAMS
 
 from stepscope.comparison import comparison, verdict
+from stepscope.comparison.turns.looks import CALM_HEAP
 
 PROGRAM = Path(__file__).parent / "compared_programs.py"
 OPERATOR = "aten::mul"
@@ -47,8 +49,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--only", choices=PROGRAMS, action="append")
+    parser.add_argument("--calm-heap", action="store_true")
     parser.add_argument("--keep", type=Path, help="keep the runs in this directory")
     arguments = parser.parse_args()
+    if arguments.calm_heap:
+        os.environ.update(CALM_HEAP)
     names = arguments.only or list(PROGRAMS)
     told_step = told_wrong = found = 0
     with tempfile.TemporaryDirectory() as state:
@@ -61,7 +66,7 @@ def main() -> None:
             runs = (arguments.keep or Path(state)) / f"{number}_{name}"
             sides = [record(name, count, slow * (side == "slow"), runs / side) for side in ("one", "two", "slow")]
             same, other = comparison.compare(*sides[:2]), comparison.compare(*sides[1:])
-            told_step += sum(found.verdict != verdict.NONE for found in (same, other))
+            told_step += sum(each.verdict != verdict.NONE for each in (same, other))
             sure = list(other.parts.sure) if other.parts else []
             right = [part for part in sure if part.name == OPERATOR and part.change_ns > 0]
             wrong = [part for part in sure if part not in right] + (list(same.parts.sure) if same.parts else [])

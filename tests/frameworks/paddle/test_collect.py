@@ -24,6 +24,7 @@ from paddle.static import InputSpec
 import stepscope
 from stepscope.collect.surgery.paddle_tracer import is_whole
 from stepscope.read import read_files
+from stepscope.trace.tables import columns_of
 from tests.clocks import check_ends
 from tests.frameworks.paddle.programs import (
     BACKWARD,
@@ -254,6 +255,19 @@ def test_every_wait_for_a_batch_is_a_span_with_the_loaders_facts(workers: int, o
     assert waits[0]["ts"] + waits[0]["dur"] - made >= 8e6
     # and Paddle's own mark of the same wait is not there a second time
     assert counts(run, DATA) == {}
+
+
+def test_the_batches_that_workers_had_ready_are_counted(options: dict[str, Any]) -> None:
+    # Given: workers that keep three batches each ahead of steps that take longer
+    training = Training(workers=2)
+    with stepscope.profile(**options) as profile:
+        for x, y in training.data:
+            training.step(x, y)
+            time.sleep(0.05)
+            profile.step()
+    (rank,) = stepscope.open(only_run(options)).ranks
+    ready = columns_of(rank.tables, "run_steps", "batches_ready")["batches_ready"].drop_nulls().to_list()
+    assert 0 < max(ready) <= 6
 
 
 def test_workers_record_nothing(options: dict[str, Any], tmp_path: Path) -> None:

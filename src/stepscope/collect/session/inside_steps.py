@@ -282,13 +282,16 @@ def _on_main_thread(timed: Callable[..., Any], original: Callable[..., Any], *ar
 
 
 def ready_batches(iterator: Any) -> int | None:  # noqa: ANN401 - a framework's iterator
-    """Return how many batches the workers of PyTorch's loader have ready; None without workers, or if unknown."""
-    queue, tasks = getattr(iterator, "_data_queue", None), getattr(iterator, "_task_info", None)
-    if queue is None or tasks is None:
-        return None
-    try:  # a task that has been received, but whose turn has not come, holds its batch
-        return int(queue.qsize()) + sum(len(task) > 1 for task in list(tasks.values()))
-    except Exception:  # noqa: BLE001 - law 1: another version of torch, or a system without `qsize`
+    """Return how many batches the workers of a loader have ready; None without workers, or if unknown.
+
+    A task of PyTorch that has been received, but whose turn has not come, holds its batch. Paddle notes the structure
+    of each batch that it has received, up to when the batch is asked for.
+    """
+    try:
+        if hasattr(iterator, "_structure_infos"):
+            return len(iterator._structure_infos) if iterator._num_workers else None
+        return int(iterator._data_queue.qsize()) + sum(len(task) > 1 for task in list(iterator._task_info.values()))
+    except Exception:  # noqa: BLE001 - law 1: no workers, another version, or a system without `qsize`
         return None
 
 
