@@ -42,9 +42,11 @@ _MOST = 0.6
 _SEVERAL = 3
 #: Part of the step from which on such communication is told, and of the backward beside which it can run.
 _TOLD, _BESIDE = 0.07, 0.9
-#: Collectives that sum gradients up, as frameworks spell them; and one that may exchange what was made of them.
+#: Collectives that sum gradients up, as frameworks spell them; one that may exchange what was made of them; and all of
+#: which one can carry the tensors of several: not messages, nor what each rank has for each other one.
 _SUMS = r"^_?(?:all_?reduce|reduce_?scatter)"
 _GATHERS = "allgather"
+_JOINED = rf"{_SUMS}|^_?all_?gather|^_?(?:broadcast|reduce|gather|scatter)"
 #: Where DistributedDataParallel is.
 _DDP = "torch/nn/parallel/distributed.py"
 #: Where the functions are that exchange tensors.
@@ -66,11 +68,12 @@ _WAITING = ("lock", "io", "waiting")
 
 
 @dataclass(frozen=True, eq=False)
-class _Reduced:
-    """The collectives inside steps whose bytes are known and that may carry gradients.
+class _Exchanged:
+    """The collectives inside steps whose bytes are known and that can be joined.
 
     Attributes:
         sums: Whether each sums up what all ranks give to it.
+        gradients: Whether it may carry gradients.
         bytes: Bytes that the rank gives to it.
         start: Start in ns.
         dur: Duration in ns.
@@ -78,6 +81,7 @@ class _Reduced:
     """
 
     sums: npt.NDArray[np.bool_]
+    gradients: npt.NDArray[np.bool_]
     bytes: Times
     start: Times
     dur: Times
@@ -86,10 +90,10 @@ class _Reduced:
     def __len__(self) -> int:
         return len(self.start)
 
-    def of(self, chosen: npt.NDArray[np.bool_]) -> _Reduced:
+    def of(self, chosen: npt.NDArray[np.bool_]) -> _Exchanged:
         """Return some of them."""
         times = (one[chosen] for one in (self.bytes, self.start, self.dur, self.step))
-        return _Reduced(self.sums[chosen], *times)
+        return _Exchanged(self.sums[chosen], self.gradients[chosen], *times)
 
 
 def collectives(observed: Observed) -> Iterator[Claim]:
@@ -97,17 +101,17 @@ def collectives(observed: Observed) -> Iterator[Claim]:
     steps = observed.summary.steps.count
     if not steps or not has_rows(observed.tables, "collectives"):
         return
-    reduced = _reduced(observed.tables)
-    if not len(reduced):
+    exchanged = _exchanged(observed.tables)
+    if not len(exchanged):
         return
-    exposed = exposed_communication(observed)
+    exposed, reduced = exposed_communication(observed), exchanged.of(exchanged.gradients)
     often = _repeats(observed.tables, reduced, steps)
     if often > 1:
         yield _too_often(observed, reduced, often, exposed)
         return
-    small = reduced.of(reduced.bytes <= _SMALL)
+    small = exchanged.of(exchanged.bytes <= _SMALL)
     if len(small) >= _MANY * steps:
-        part = float(small.dur.sum()) / float(reduced.dur.sum() or 1)
+        part = float(small.dur.sum()) / float(exchanged.dur.sum() or 1)
         yield _too_small(observed, small, part * exposed, _calling(observed))
     if observed.summary.on_device:
         yield from _after_backward(observed, reduced, exposed)
@@ -139,18 +143,19 @@ def _calling(observed: Observed) -> pl.DataFrame:
     return observed.looks.filter(calls & (not observed.summary.on_device))
 
 
-def _reduced(tables: Tables) -> _Reduced:
+def _exchanged(tables: Tables) -> _Exchanged:
     found = columns_of(tables, "collectives", "span", "operation", "bytes_in")
     rows, carried = rows_of(columns_of(tables, "spans", "id")["id"], found["span"]), or_negative(found["bytes_in"])
     name = found["operation"].cast(pl.String).fill_null("")
     sums = name.str.contains(_SUMS).to_numpy()
-    known = np.flatnonzero((rows >= 0) & (carried > 0) & (sums | (name == _GATHERS).to_numpy()))
+    gradients = sums | (name == _GATHERS).to_numpy()
+    known = np.flatnonzero((rows >= 0) & (carried > 0) & name.str.contains(_JOINED).to_numpy())
     spans = columns_of(tables, "spans", "ts", "dur", "step")[rows[known]]
     start, dur, step = (or_negative(column) for column in spans.get_columns())
-    return _Reduced(sums[known], carried[known], start, dur, step).of(step >= 0)
+    return _Exchanged(sums[known], gradients[known], carried[known], start, dur, step).of(step >= 0)
 
 
-def _repeats(tables: Tables, reduced: _Reduced, steps: int) -> int:
+def _repeats(tables: Tables, reduced: _Exchanged, steps: int) -> int:
     """Return how often a step exchanges its gradients: after each of its backward passes, in the same sizes each time.
 
     A size that is exchanged before the first backward of a step is not that of a gradient: tensor parallel layers add
@@ -181,10 +186,10 @@ def _repeats(tables: Tables, reduced: _Reduced, steps: int) -> int:
     return passes if gradients and sum(gradients) > _SMALL * len(gradients) else 1
 
 
-def _too_small(observed: Observed, reduced: _Reduced, waits: float, calling: pl.DataFrame) -> Claim:
+def _too_small(observed: Observed, small: _Exchanged, waits: float, calling: pl.DataFrame) -> Claim:
     exposed = waits + float(calling["time"].sum())
     steps = observed.summary.steps.count
-    each, total = len(reduced) / steps, float(reduced.bytes.sum()) / steps
+    each, total = len(small) / steps, float(small.bytes.sum()) / steps
     kept = ceil(total / _BUCKET)
     norms = _synchronised_norms(observed)
     statistics = bool(norms) and 2 * norms >= _MOST * each  # one exchange in the forward, one in the backward
@@ -206,8 +211,8 @@ def _too_small(observed: Observed, reduced: _Reduced, waits: float, calling: pl.
         "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) out; with fewer, torch.nn.GroupNorm needs no exchange."
         if statistics else
         "Put tensors together before they are exchanged: DistributedDataParallel with its default "
-        "bucket_cap_mb=25, or torch._utils._flatten_dense_tensors and one all_reduce. Metrics: add them up on each "
-        "rank, and exchange them once an epoch.",
+        "bucket_cap_mb=25, or torch._utils._flatten_dense_tensors and one all_reduce; FullyShardedDataParallel around "
+        "whole blocks, not each layer. Metrics: add them up on each rank, and exchange them once an epoch.",
     )  # fmt: skip
     return Claim(finding, Depth.CAUSE, {"communication": waits} | observed.explained(calling))
 
@@ -219,7 +224,7 @@ def _synchronised_norms(observed: Observed) -> int:
     return max((int(one.get("sync_batchnorm") or 0) for one in models), default=0)
 
 
-def _after_backward(observed: Observed, reduced: _Reduced, exposed: float) -> Iterator[Claim]:
+def _after_backward(observed: Observed, reduced: _Exchanged, exposed: float) -> Iterator[Claim]:
     """Sums of gradients of which none begins before the backward has ended."""
     if observed.share(exposed) < _TOLD:
         return
@@ -260,7 +265,7 @@ def _after_backward(observed: Observed, reduced: _Reduced, exposed: float) -> It
     yield Claim(finding, Depth.CAUSE, {"communication": exposed})
 
 
-def _too_often(observed: Observed, reduced: _Reduced, often: int, exposed: float) -> Claim:
+def _too_often(observed: Observed, reduced: _Exchanged, often: int, exposed: float) -> Claim:
     steps = observed.summary.steps.count
     total = float(reduced.bytes.sum()) / steps
     gain = exposed * (1 - 1 / often)

@@ -11,7 +11,7 @@ from tests.unit.advise.rules.trainings import STEP, STEPS, Training
 from tests.unit.analyse.build import ORIGIN
 
 
-def exchanging(sizes: list[int | str], dur: int = 200_000) -> Training:
+def exchanging(sizes: list[int | str], dur: int = 200_000, operation: str = "allreduce") -> Training:
     """Return a training whose steps run collectives of these sizes, and operators of the phases between them."""
     training = Training()
     for step in range(STEPS):
@@ -22,7 +22,7 @@ def exchanging(sizes: list[int | str], dur: int = 200_000) -> Training:
                 continue
             at = step * STEP + number * (dur + 1000)
             span = training.rank.span(0, "collective", at, dur, "all_reduce", step=step, phase="communication")
-            training.rank.add("collectives", span=span, operation="allreduce", group="0", bytes_in=size)
+            training.rank.add("collectives", span=span, operation=operation, group="0", bytes_in=size)
     return training
 
 
@@ -51,6 +51,17 @@ def exchanging(sizes: list[int | str], dur: int = 200_000) -> Training:
 )
 def test_collectives_are_told_by_number_and_size(sizes: list[int | str], causes: list[str]) -> None:
     assert exchanging(sizes).causes() == causes
+
+
+@pytest.mark.parametrize(
+    ("operation", "causes"),
+    [
+        *((name, ["small-collectives"]) for name in ("all_gather", "_allgather_base", "reduce_scatter", "broadcast")),
+        *((name, []) for name in ("alltoall", "all_to_all", "send", "recv", "barrier")),
+    ],
+)
+def test_small_collectives_are_those_that_can_be_joined(operation: str, causes: list[str]) -> None:
+    assert exchanging([4096] * 30, operation=operation).causes() == causes
 
 
 def on_device(exchanges: list[tuple[str, int, int]], hiccup: int = 1) -> Training:
