@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 import stepscope
+from stepscope.advise.observed import Observed
+from stepscope.advise.rules import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "stepscope"
@@ -112,6 +115,33 @@ SHARED_FOLDERS = {"common": set(), "chrome_json": {"common"}, "assemble": {"comm
 #: Importing folder and imported module of another format in `read/` → why.
 SIDEWAYS: dict[tuple[str, str], str] = {
     ("ascend", "mindspore.minddata_files"): "MindSpore's data pipeline writes the same files on an Ascend device",
+}
+
+#: Folders of rules, what of ours a rule uses, and the packages of others.
+RULE_FOLDERS = ("advise/rules", "advise/forms")
+RULE_MODULES = ("stepscope.advise.", "stepscope.analyse.", "stepscope.trace.schema.", "stepscope.trace.tables.")
+RULE_PACKAGES = {"msgspec", "numpy", "polars"}
+#: Modules of Python that reach files, other processes or the network.
+OUTSIDE = {
+    "fileinput",
+    "glob",
+    "io",
+    "linecache",
+    "mmap",
+    "os",
+    "shutil",
+    "socket",
+    "sqlite3",
+    "subprocess",
+    "tempfile",
+}
+
+#: Module of a rule and what it uses of another room → why.
+RULES_BEYOND = {
+    (
+        "advise/rules/part_rules.py",
+        "stepscope.collect.options.asked",
+    ): "how the user wrote the recording, from the one table of options",
 }
 
 #: Test in `tests/unit` → why no module has its name.
@@ -253,6 +283,63 @@ def test_the_training_process_needs_the_standard_library_only() -> None:
             top = [node for node in tree_of(path).body if isinstance(node, ast.Import | ast.ImportFrom)]
             foreign = {name.split(".")[0] for name in imported_modules(top)} - allowed
             assert not foreign, (relative(path), foreign)
+
+
+#: Calls that open a file.
+_OPENS = re.compile(
+    r"(?:.*\.)?(?:open|(?:read|write)_(?:text|bytes)|loadtxt|fromfile|memmap|savetxt)"
+    r"|(?:pl|polars)\.(?:read|scan)_\w+|(?:np|numpy)\.(?:load|save)\w*|json\.(?:load|dump)",
+    re.DOTALL,
+)
+
+
+def beyond_results(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield what a rule uses beside what is observed: other modules, frameworks, and calls that open a file."""
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            names = [f"{prefix}{alias.name}" for alias in node.names if not prefix.startswith(RULE_MODULES)]
+            allowed = RULE_PACKAGES | (sys.stdlib_module_names - OUTSIDE)
+            yield from (name for name in names if name.split(".")[0] not in allowed)
+        elif isinstance(node, ast.Call) and _OPENS.fullmatch(called := ast.unparse(node.func)):
+            yield called
+
+
+def test_rules_look_at_what_is_observed_only() -> None:
+    found = {
+        (relative(path), what)
+        for path in python_files()
+        if relative(path.parent) in RULE_FOLDERS
+        for what in beyond_results(nodes_of(path))
+    }
+    assert found == set(RULES_BEYOND)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_a_rule_is_a_function_of_what_is_observed_alone(rule: Callable[[Observed], object]) -> None:
+    assert inspect.signature(rule, eval_str=True).parameters == {
+        "observed": inspect.Parameter("observed", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Observed)
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        ("import torch", "torch"),
+        ("def rule(observed):\n    import jax.numpy as jnp", "jax.numpy"),
+        ("from stepscope.collect.options import OPTIONS", "stepscope.collect.options.OPTIONS"),
+        ("from stepscope.trace.run_directory import RunDirectory", "stepscope.trace.run_directory.RunDirectory"),
+        ("import linecache", "linecache"),
+        ("with open(path) as file: pass", "open"),
+        ("Path(file).read_text()", "Path(file).read_text"),
+        ("pl.scan_parquet(path)", "pl.scan_parquet"),
+        ("np.load(path)", "np.load"),
+        ("from pathlib import Path\nPath(file).name", None),
+        ("import numpy as np\nfrom stepscope.analyse.quantities import count_text\nread_statistics(observed)", None),
+    ],
+)
+def test_what_a_rule_uses_beyond_results_is_found(code: str, what: str | None) -> None:
+    assert [*beyond_results(ast.walk(ast.parse(code)))] == ([what] if what else [])
 
 
 def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
