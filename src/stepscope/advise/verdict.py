@@ -115,16 +115,47 @@ def _near_the_roof(summary: Summary, results: Mapping[str, Result]) -> str | Non
     if not len(products) or rates.null_count() or (products["Peak From"] == _DOUBTED).any():
         return None
     device = _by_time(products, "Device_id")[0]
-    mine = products["Device_id"] == device
-    time, least = 1000 * float(products.filter(mine)["Total Time(us)"].sum()), float(rates.filter(mine).sum())
-    share, reached = time / summary.steps.total_ns, least / time
-    if not _MOST < share <= 1 or reached > 1:
+    mine = products.filter(pl.col("Device_id") == device)
+    if mine["Opcode"].count():
+        share, reached = _of_program(found.filter(pl.col("Device_id") == device), summary, results)
+    else:
+        time, least = 1000 * float(mine["Total Time(us)"].sum()), _least(mine)
+        share, reached = time / summary.steps.total_ns, least / time
+    if not _MOST < share <= 1 or not 0 < reached <= 1:
         return None
-    *others, last = [_FAMILIES[family] for family in _by_time(products.filter(mine), "Family")]
+    *others, last = [_FAMILIES[family] for family in _by_time(mine, "Family")]
     named = f"{', '.join(others)} and {last}" if others else last
     what = "this machine" if device == "cpu" else "this device"
     said = f"the step is {percent_text(share)} {named} at {percent_text(reached)} of what {what} can do"
     return f"Nothing stands out: {said}."
+
+
+def _of_program(rows: pl.DataFrame, summary: Summary, results: Mapping[str, Result]) -> tuple[float, float]:
+    """Return the share of the step that the products of a compiled program take, and how near the peak; 0 if unknown.
+
+    Its instructions run beside each other, and runs that the steps cut off are among the rows: parts of the steps' own
+    time and operations are counted. What a GPU's profile says that it can do leaves out its matrix units.
+    """
+    steps, product = results.get("step_efficiency"), pl.col("Family").is_in(PRODUCTS)
+    computing = sum((part.share for part in summary.split if part.name == "computing"), 0.0)
+    doubted = pl.col("Device_id").str.starts_with("cuda") & (pl.col("Peak From") == "source")
+    if not isinstance(steps, pl.DataFrame) or len(rows.filter(doubted)):
+        return 0.0, 0.0
+    whole = steps.filter((pl.col("Device_id") == rows["Device_id"][0]) & pl.col("Step").is_null())
+    used = float(whole["MFU(%)"].fill_null(0.0).sum()) / 100
+    products, model = rows.filter(product), rows.filter(product | pl.col("Family").is_null())
+    computed = rows.filter(pl.col("Phase").ne_missing("communication"))
+    share = computing * float(products["Total Time(us)"].sum()) / float(computed["Total Time(us)"].sum())
+    # A product that ends before it can have computed has only been begun: it may go on while nothing is recorded.
+    begun = (products["FLOPs"] / products["Peak(GFLOP/s)"] > 1000 * products["Total Time(us)"]).any()
+    taken = share + (1 - computing if begun else 0)
+    least = _least(model) * taken
+    return share, used * _least(products) / least if least else 0.0
+
+
+def _least(rows: pl.DataFrame) -> float:
+    """Return the least time (ns) in which the device could do the operations of rows whose peak is known."""
+    return float((rows["FLOPs"] / rows["Peak(GFLOP/s)"]).sum())
 
 
 def _by_time(products: pl.DataFrame, column: str) -> list[str]:

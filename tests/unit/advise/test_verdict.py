@@ -75,7 +75,7 @@ def roofline_of(times: dict[str, float], *, unknown: str = "", measured: str = "
     rows = [
         {
             "Device_id": "cuda:0", "Family": family, "Total Time(us)": 1000 * ms, "FLOPs": round(80e6 * ms),
-            "Peak(GFLOP/s)": None if family == unknown else 100.0, "Peak From": measured,
+            "Peak(GFLOP/s)": None if family == unknown else 100.0, "Peak From": measured, "Opcode": None,
         }
         for family, ms in times.items()
     ]  # fmt: skip
@@ -107,3 +107,41 @@ def test_products_are_told_by_what_the_device_can_do(
     whole = summary.steps.total_ns / 1e6
     found = rank_verdict([], summary, roofline_of({name: part * whole for name, part in times.items()}, **known))
     assert found.startswith(f"Nothing stands out: the step is {said}")
+
+
+def program_of(times: dict[str, float], mfu: float, **more: str) -> dict[str, pl.DataFrame]:
+    """Return the roofline of a program whose fusions take times in ms by family, and how much of the device it uses."""
+    rows = roofline_of(times)["roofline"].with_columns(
+        Device_id=pl.lit(more.get("device", "cpu")), Opcode=pl.lit("fusion"), Phase=pl.lit("forward")
+    )
+    rows = rows.with_columns(
+        pl.col("Family").replace("", None),
+        pl.lit(more.get("measured", "measured")).alias("Peak From"),
+        FLOPs=pl.when(pl.col("Family") == "").then(0).otherwise("FLOPs"),
+    )
+    steps = pl.DataFrame({"Device_id": rows["Device_id"][:1].extend(rows["Device_id"][:1]), "Step": [None, 5]})
+    return {"roofline": rows, "step_efficiency": steps.with_columns(pl.lit(mfu).alias("MFU(%)"))}
+
+
+def test_the_products_of_a_compiled_program_are_a_part_of_what_its_steps_compute(summary: Summary) -> None:
+    # Given a step that computes for 90 % of its time, by instructions that run beside each other and in cut steps
+    whole = summary.steps.total_ns / 1e6
+    computing = replace(summary, split=tuple(replace(part, share=0.9) for part in summary.split[:1]))
+    times = {"matmul": 1.8 * whole, "": 0.2 * whole}
+    # Then nine tenths of that are products, which do in 81 % of the step what takes 40.5 % of it at the peak
+    said = rank_verdict([], computing, program_of(times, 40.5))
+    assert said == "Nothing stands out: the step is 81 % matrix products at 50 % of what this machine can do."
+    # a product that returns before it can have computed may run on in the 10 % in which nothing is recorded
+    begun = program_of(times, 40.5)
+    rows = begun["roofline"].with_columns(FLOPs=10 * pl.col("FLOPs"))
+    assert "81 % matrix products at 45 %" in rank_verdict([], computing, begun | {"roofline": rows})
+    # and nothing is said of more than all, of unknown operations, and of a GPU's peaks without its matrix units
+    for found in (
+        program_of(times, 90.0),
+        program_of(times, 40.5, measured="source", device="cuda:0"),
+        {"roofline": program_of(times, 40.5)["roofline"]},
+    ):
+        assert "at" not in rank_verdict([], computing, found).split()
+    unknown = program_of(times, 40.5)
+    steps = unknown["step_efficiency"].with_columns(pl.lit(None, pl.Float64).alias("MFU(%)"))
+    assert "at" not in rank_verdict([], computing, unknown | {"step_efficiency": steps}).split()

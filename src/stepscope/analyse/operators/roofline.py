@@ -39,7 +39,9 @@ _OF_XLA = {
 }  # fmt: skip
 
 
+#: Opcodes of products; and how the scope of a call of a library ends that computes one.
 _XLA_FAMILIES = {"dot": "matmul", "convolution": "convolution"}
+_XLA_SCOPES = {"dot_general": "matmul", "conv_general_dilated": "convolution"}
 
 
 def costs_known(tables: Tables) -> bool:
@@ -132,13 +134,30 @@ def _instructions(tables: Tables) -> pl.DataFrame:
     if not has_rows(tables, "instructions"):
         return pl.DataFrame(schema=_WORK)
     texts = [pl.col(name).cast(pl.String) for name in ("program", "name", "opcode", "scope", "phase")]
-    known = tables["instructions"].filter(pl.col("flops").is_not_null() | pl.col("bytes").is_not_null())
-    known = known.filter(~pl.col("opcode").cast(pl.String).is_in(CONTAINERS)).with_columns(
-        texts, family=pl.col("opcode").cast(pl.String).replace_strict(_XLA_FAMILIES, default=None), dtype=_xla_type()
-    )
+    known = _with_family(tables["instructions"].with_columns(texts, dtype=_xla_type()))
+    known = known.filter(pl.col("flops").is_not_null() | pl.col("bytes").is_not_null())
+    known = known.filter(~pl.col("opcode").is_in(CONTAINERS))
     each = _pieces(tables, "step").lazy().join(known, left_on="instruction", right_on="id", how="inner")
     total = each.with_columns(pl.col("flops", "bytes").cast(pl.Float64) * pl.col("count"))
     return total.select(*_WORK).cast(_WORK).collect()  # type: ignore[arg-type]
+
+
+def _with_family(instructions: pl.LazyFrame) -> pl.LazyFrame:
+    """Add the column family: that of a product, and of a fusion most of whose operations are those of its products."""
+    opcode, last = pl.col("opcode"), pl.col("scope").str.extract(r"([^/]*)$")
+    called, plain = (
+        text.replace_strict(names, default=None, return_dtype=pl.String)
+        for text, names in ((last, _XLA_SCOPES), (opcode, _XLA_FAMILIES))
+    )
+    named = instructions.with_columns(family=pl.when(opcode == "custom-call").then(called).otherwise(plain))
+    parts = named.filter(pl.col("family").is_not_null() & (pl.col("flops") > 0) & pl.col("parent").is_not_null())
+    most = parts.group_by("parent").agg(
+        products=pl.col("flops").sum(), of_parts=pl.col("family").sort_by("flops", "family").last()
+    )
+    whole = pl.col("flops") + pl.col("transcendentals").fill_null(0)
+    mostly = (opcode == "fusion") & (2 * pl.col("products") > whole)
+    joined = named.join(most, left_on="id", right_on="parent", how="left")
+    return joined.with_columns(family=pl.when(mostly).then("of_parts").otherwise("family"))
 
 
 def _xla_type() -> pl.Expr:

@@ -81,6 +81,32 @@ def test_what_runs_others_has_no_row_of_its_own() -> None:
     assert roofline(compiled().tables())["Name"].to_list() == ["dot.1", "copy.2"]
 
 
+@pytest.mark.parametrize(
+    ("whole", "parts", "family"),
+    [
+        ({"flops": 1_100, "scope": "jit(step)/add"}, {"dot": 1_000, "add": 100}, "matmul"),
+        ({"flops": 1_100}, {"convolution": 1_000, "add": 100}, "convolution"),
+        ({"flops": 900}, {"dot": 200, "convolution": 600, "add": 100}, "convolution"),
+        # A fusion that is mostly something else is no product, whatever its scope says
+        ({"flops": 1_000, "scope": "jit(step)/dot_general"}, {"dot": 400, "add": 600}, None),
+        ({"flops": 1_000, "transcendentals": 1_200}, {"dot": 1_000, "exponential": 0}, None),
+        ({"flops": None, "scope": "jit(step)/dot_general"}, {"dot": 400, "custom-call": None}, None),
+        ({"flops": 100}, {"add": 100}, None),
+        ({"opcode": "custom-call", "flops": 1_000, "scope": "jit(step)/transpose(jvp())/dot_general"}, {}, "matmul"),
+        ({"opcode": "custom-call", "flops": 1_000, "scope": "conv_general_dilated"}, {}, "convolution"),
+        ({"opcode": "custom-call", "flops": None, "scope": "jit(step)/sort"}, {}, None),
+    ],
+)
+def test_what_computes_mostly_a_product_is_of_its_family(
+    whole: dict[str, Any], parts: dict[str, Any], family: str | None
+) -> None:
+    rank = Rank()
+    run(rank, rank.thread(), instruction(rank, 0, "whole", **({"bytes": 8} | whole)), 0, 1_000, "whole")
+    for number, (opcode, flops) in enumerate(parts.items(), 1):
+        instruction(rank, number, f"part.{number}", opcode, parent=0, flops=flops)
+    assert roofline(rank.tables())["Family"].to_list() == [family]
+
+
 def test_without_peaks_only_what_was_reached_is_known() -> None:
     rank = compiled()
     del rank.rows["metadata"]
