@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from stepscope.advise.claims import Claim
+from stepscope.advise.forms.small_iterations import small_iterations
 from stepscope.advise.observed import Observed
 from stepscope.advise.rules.besides_rules import besides_training, statistics
 from stepscope.advise.rules.collective_rules import collectives, data_parallel
@@ -31,6 +32,7 @@ RULES: tuple[Callable[[Observed], Iterable[Claim]], ...] = (
     settings_left_on,
     graphs,
     dispatch,
+    small_iterations,
     number_types,
     memory_moves,
     besides_training,

@@ -271,8 +271,8 @@ def _of_parts(observed: Observed, body: pl.DataFrame, where: str, of: tuple[floa
         ),
         remedy="Compute on the whole batch: operators take a dimension (x.mean((2, 3), keepdim=True), "
         "torch.where(condition, a, b), loss_fn(output, target)); torch.func.vmap makes one of a function for a part. "
-        "Where a part needs the one before it, as returns over time do, without gradients: NumPy (x.numpy()), whose "
-        "calls cost less.",
+        "Where a part needs the one before it, as returns over time do: torch.cumsum, or torch.compile(function); "
+        "without gradients also NumPy (x.numpy()), whose calls cost less.",
         operator=names[0],
     )  # fmt: skip
 

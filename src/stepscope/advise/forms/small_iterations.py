@@ -1,0 +1,70 @@
+"""Iterations that call small operators of the same shapes again and again, such as the steps of a solver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from stepscope.advise.calls import (
+    PARAMETRIC,
+    explained_within,
+    in_order,
+    of_step,
+    recorded_calls,
+    with_backward,
+)
+from stepscope.advise.claims import Claim, Depth
+from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.advise.forms import MULTIPLIES
+from stepscope.advise.observed import Observed
+from stepscope.advise.rules.dispatch_rules import line_text
+from stepscope.analyse.quantities import duration_text
+
+#: Calls of an operator with the same shapes in a step that are iterations; and calls of such operators that are many.
+_REPEATS, _MANY = 32, 64
+#: A call that takes longer, ns, is not dominated by the call itself.
+_SMALL_NS = 30_000
+#: Part of the operators of the forward that such calls are, and of the step from which on they are told.
+_MOST, _TOLD = 0.6, 0.1
+#: Parts of their time that a compiled function saves, or one operator for all iterations: least, usual, most.
+_SAVED = (0.2, 0.45, 0.75)
+
+
+def small_iterations(observed: Observed) -> Iterator[Claim]:
+    """Yield elementwise operators and reductions of PyTorch that a step repeats on a CPU; layers are none of them."""
+    steps = observed.summary.steps.count
+    if observed.framework != "torch" or observed.summary.on_device or not steps:
+        return
+    calls = recorded_calls(observed)
+    forward = calls.filter((pl.col("phase") == "forward") & (pl.col("outer") < 0))
+    often = pl.len().over("name", "shapes") >= _REPEATS * steps
+    repeated = forward.filter(often & ~pl.col("name").is_in([*PARAMETRIC, *MULTIPLIES]))
+    many, computed = len(repeated) / steps, float(repeated["time"].sum())
+    if many < _MANY or computed / many > _SMALL_NS or computed < _MOST * float(forward["time"].sum()):
+        return
+    ran = with_backward(calls, repeated)
+    time = float(in_order(observed, calls).join(ran, on="row", how="semi")["until"].sum())
+    low, gain, high = (part * time for part in _SAVED)
+    if observed.share(gain) < _TOLD:
+        return
+    beside = pl.col("phase").is_in(["backward", "optimizer", "data", "evaluation"]).fill_null(value=False)
+    names = repeated["name"].value_counts(sort=True)["name"].to_list()[:3]
+    finding = Finding(
+        cause="many-small-operators",
+        title=f"{of_step(observed, time)} {many:.0f} small operators on tensors of the same shapes, and their backward"
+        f"{line_text(observed, observed.looks.filter(~beside))}",
+        gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
+        basis="the time from operator to operator of the iterations and their part of the backward, of which a "
+        "compiled function saves about half",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{', '.join(names)} most of all, {duration_text(computed / many)} each", value=many,
+                     result="operator_details", operator=names[0]),
+        ),
+        remedy="Compute all iterations at once where each does not need the one before it, or where an operator does "
+        "so (torch.cumsum, torch.cumprod); else compile the function that iterates: torch.compile(function). Fewer "
+        "iterations, or ones that need no gradient (torch.no_grad()), save their part.",
+        operator=names[0],
+    )  # fmt: skip
+    yield Claim(finding, Depth.PLACE, explained_within(calls, ran))
