@@ -211,6 +211,14 @@ class Observed:
         shown = next((file[len(root) + 1 :] for root in roots if root and file.startswith(f"{root}/")), file)
         return shown if line is None else f"{shown}:{line}"
 
+    def most_seen(self, looks: pl.DataFrame) -> str:
+        """Return the line in which the samples see most of it, as the end of a title; empty if they see none."""
+        rows = looks.filter(pl.col("file").is_not_null()).group_by("file", "line").agg(pl.col("time").sum())
+        if rows.is_empty():
+            return ""
+        file, line, _ = rows.sort("time", "file", "line", descending=[True, False, False]).row(0)
+        return f": {self.place(file, line)}"
+
     @cached_property
     def _programs(self) -> list[str]:
         """Directories of the program's own files, the shortest first."""

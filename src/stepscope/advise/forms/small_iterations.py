@@ -18,7 +18,6 @@ from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.forms import MULTIPLIES
 from stepscope.advise.observed import Observed
-from stepscope.advise.rules.dispatch_rules import line_text
 from stepscope.analyse.quantities import duration_text
 
 #: Calls of an operator with the same shapes in a step that are iterations; and calls of such operators that are many.
@@ -53,7 +52,7 @@ def small_iterations(observed: Observed) -> Iterator[Claim]:
     finding = Finding(
         cause="many-small-operators",
         title=f"{of_step(observed, time)} {many:.0f} small operators on tensors of the same shapes, and their backward"
-        f"{line_text(observed, observed.looks.filter(~beside))}",
+        f"{observed.most_seen(observed.looks.filter(~beside))}",
         gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
         basis="the time from operator to operator of the iterations and their part of the backward, of which a "
         "compiled function saves about half",

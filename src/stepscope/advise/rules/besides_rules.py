@@ -15,7 +15,6 @@ from stepscope.advise.calls import elements, explained_within, of_step, of_steps
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
-from stepscope.advise.rules.dispatch_rules import line_text
 from stepscope.advise.trainers import trainer_says
 from stepscope.analyse.operators.cost_rules import FAMILIES
 from stepscope.analyse.quantities import count_text, duration_text
@@ -247,7 +246,7 @@ def statistics(observed: Observed) -> Iterator[Claim]:
     steps, computed = observed.summary.steps.count, float(chosen["time"].sum())
     many = len(chosen.filter(pl.col("name").str.strip_prefix("aten::").is_in(_READS))) / steps
     looks = observed.looks.filter(outside_training() & (pl.col("state") == "native"))
-    line = line_text(observed, looks) if looks["time"].sum() >= _SEEN * computed else ""
+    line = observed.most_seen(looks) if looks["time"].sum() >= _SEEN * computed else ""
     finding = Finding(
         cause=_STATISTICS,
         title=f"{of_step(observed, computed)} statistics of whole tensors are computed for Python{line}",

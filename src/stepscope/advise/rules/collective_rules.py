@@ -21,7 +21,6 @@ from stepscope.advise.calls import of_step, recorded_calls
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
-from stepscope.advise.rules.dispatch_rules import line_text
 from stepscope.analyse.intervals import Times, unite
 from stepscope.analyse.operators.operator_calls import or_negative, rows_of
 from stepscope.analyse.quantities import bytes_text, count_text, duration_text, percent_text
@@ -317,7 +316,7 @@ def _objects(observed: Observed) -> Iterator[Claim]:
                     & set(_OBJECTS))  # fmt: skip
     yield _in_distributed(
         observed, own, waits, cause="small-collectives", who=f"{' and '.join(called)} does so",
-        title=f"{of_step(observed, time)} ranks exchange objects of Python{line_text(observed, looks)}",
+        title=f"{of_step(observed, time)} ranks exchange objects of Python{observed.most_seen(looks)}",
         evidence=f"{' and '.join(called)} pickles objects, and sends their sizes and then their bytes",
         remedy="Exchange numbers as one tensor, every so many steps: if step % 50 == 0: "
         "dist.all_reduce(torch.stack([loss.detach(), correct])); objects once in an epoch.",
@@ -346,7 +345,7 @@ def _besides(observed: Observed) -> Iterator[Claim]:
         cause="unneeded-collectives" if names[0] in _UNNEEDED else "small-collectives",
         who=f"the program calls {said}",
         title=f"{of_step(observed, time)} the program exchanges besides its gradients: "
-        f"{said}{line_text(observed, looks)}",
+        f"{said}{observed.most_seen(looks)}",
         evidence=f"lines of the program call {said} of torch.distributed, beside DistributedDataParallel",
         remedy="Leave barrier() out: ranks meet where they exchange gradients. DistributedDataParallel keeps their "
         "parameters equal: no broadcast() of these. Add metrics up on each rank, and exchange them every so many "

@@ -564,7 +564,7 @@ def written_update(observed: Observed) -> Iterator[Claim]:
     finding = Finding(
         cause="per-parameter-optimizer",
         title=f"{of_step(observed, time)} the program updates {parameters} parameters one by one, without an optimizer "
-        f"of {observed.framework}{line_text(observed, looks)}",
+        f"of {observed.framework}{observed.most_seen(looks)}",
         gain_ns=round(gain), gain_low_ns=round(0.5 * gain), gain_high_ns=round(time),
         basis=f"the samples of such lines, of which {stay:.0f} of {each:.0f} operators for each parameter stay",
         confidence=Confidence.LIKELY,
@@ -576,12 +576,3 @@ def written_update(observed: Observed) -> Iterator[Claim]:
         f"{_OPTIMIZERS[observed.framework]}.",
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, observed.explained(looks))
-
-
-def line_text(observed: Observed, looks: pl.DataFrame) -> str:
-    """Return the line in which the samples see most of it, as text; empty if they see none."""
-    rows = looks.filter(pl.col("file").is_not_null()).group_by("file", "line").agg(pl.col("time").sum())
-    if rows.is_empty():
-        return ""
-    file, line, _ = rows.sort("time", "file", "line", descending=[True, False, False]).row(0)
-    return f": {observed.place(file, line)}"

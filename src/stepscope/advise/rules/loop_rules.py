@@ -26,7 +26,7 @@ from stepscope.advise.calls import (
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
-from stepscope.advise.rules.dispatch_rules import line_text, updates_itself
+from stepscope.advise.rules.dispatch_rules import updates_itself
 from stepscope.advise.rules.python_rules import READS, converting
 from stepscope.advise.tensor_parts import (
     ALL_PARTS,
@@ -145,7 +145,7 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
         return  # a module of Python goes through them, such as copy.deepcopy, or numpy's: its line is the place
     states = observed.looks_through(_MODULES, *_STATES)
     if whole := (copying := float(states["time"].sum())) > time / 2:
-        where, time, looks = line_text(observed, states), max(time, copying), states
+        where, time, looks = observed.most_seen(states), max(time, copying), states
     backward = _backward(calls, line, loop) if penalty else line.clear()
     time = min(time + _backward_time(observed, line, backward), observed.step_ns)
     each = many / parameters
@@ -461,7 +461,7 @@ def element_reads(observed: Observed) -> Iterator[Claim]:
     finding = Finding(
         cause="python-in-step",
         title=f"{of_step(observed, time)} Python reads numbers from tensors one by one, {many:,.0f} times a step"
-        + line_text(observed, looks),
+        + observed.most_seen(looks),
         gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(min(1.5 * time, observed.step_ns)),
         basis="the time from read to read in the recorded steps, as far as nothing else goes on between them",
         confidence=Confidence.MEASURED,
