@@ -54,6 +54,7 @@ CASES = (
     _case("small_parts", "many-small-operators", "sample-loop"),
     _case("small_networks", "many-small-operators"),
     _case("graph_nodes", "many-small-operators", "sample-loop"),
+    _case("transport_plan", "many-small-operators"),
     _case("iterator_each_step", "data-loader-slow"),
     _case("clip_by_hand", "many-small-operators", "python-in-step"),
     _case("loss_by_sample", "many-small-operators", "sample-loop"),

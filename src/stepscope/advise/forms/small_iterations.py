@@ -27,7 +27,7 @@ _SMALL_NS = 30_000
 #: Part of the operators of the forward that such calls are, and of the step from which on they are told.
 _MOST, _TOLD = 0.6, 0.1
 #: Parts of their time that a compiled function saves, or one operator for all iterations: least, usual, most.
-_SAVED = (0.2, 0.45, 0.75)
+_SAVED = (0.25, 0.55, 0.8)
 
 
 def small_iterations(observed: Observed) -> Iterator[Claim]:
