@@ -16,7 +16,6 @@ from stepscope.advise.calls import (
 )
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
-from stepscope.advise.forms import MULTIPLIES
 from stepscope.advise.observed import Observed
 from stepscope.analyse.quantities import duration_text
 
@@ -24,23 +23,24 @@ from stepscope.analyse.quantities import duration_text
 _REPEATS, _MANY = 32, 64
 #: A call that takes longer, ns, is not dominated by the call itself.
 _SMALL_NS = 30_000
-#: Part of the operators of the forward that such calls are, and of the step from which on they are told.
+#: Part that such calls are of the operators outside of backward, optimizer and loading; of the step to be told.
 _MOST, _TOLD = 0.6, 0.1
 #: Parts of their time that a compiled function saves, or one operator for all iterations: least, usual, most.
 _SAVED = (0.25, 0.55, 0.8)
 
 
 def small_iterations(observed: Observed) -> Iterator[Claim]:
-    """Yield elementwise operators and reductions of PyTorch that a step repeats on a CPU; layers are none of them."""
+    """Yield small operators of PyTorch that a step repeats on a CPU; layers are none of them."""
     steps = observed.summary.steps.count
     if observed.framework != "torch" or observed.summary.on_device or not steps:
         return
     calls = recorded_calls(observed)
-    forward = calls.filter((pl.col("phase") == "forward") & (pl.col("outer") < 0))
+    # Operators without gradients, such as those of a power iteration, have no phase.
+    computing = calls.filter(pl.col("phase").is_in(["forward", "other"]) & (pl.col("outer") < 0))
     often = pl.len().over("name", "shapes") >= _REPEATS * steps
-    repeated = forward.filter(often & ~pl.col("name").is_in([*PARAMETRIC, *MULTIPLIES]))
+    repeated = computing.filter(often & ~pl.col("name").is_in(PARAMETRIC))
     many, computed = len(repeated) / steps, float(repeated["time"].sum())
-    if many < _MANY or computed / many > _SMALL_NS or computed < _MOST * float(forward["time"].sum()):
+    if many < _MANY or computed / many > _SMALL_NS or computed < _MOST * float(computing["time"].sum()):
         return
     ran = with_backward(calls, repeated)
     time = float(in_order(observed, calls).join(ran, on="row", how="semi")["until"].sum())
@@ -48,10 +48,11 @@ def small_iterations(observed: Observed) -> Iterator[Claim]:
     if observed.share(gain) < _TOLD:
         return
     beside = pl.col("phase").is_in(["backward", "optimizer", "data", "evaluation"]).fill_null(value=False)
+    followed = ", and their backward" if len(ran) > len(repeated) else ""
     names = repeated["name"].value_counts(sort=True)["name"].to_list()[:3]
     finding = Finding(
         cause="many-small-operators",
-        title=f"{of_step(observed, time)} {many:.0f} small operators on tensors of the same shapes, and their backward"
+        title=f"{of_step(observed, time)} {many:.0f} small operators on tensors of the same shapes{followed}"
         f"{observed.most_seen(observed.looks.filter(~beside))}",
         gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
         basis="the time from operator to operator of the iterations and their part of the backward, of which a "

@@ -72,7 +72,10 @@ _REDUCES = frozenset(
      "linalg_norm", "linalg_matrix_norm", "_foreach_norm", "linalg_svdvals", "cosine_similarity", "allclose", "equal"]
 ) | {name for name, family in FAMILIES.items() if family == "reduction"}  # fmt: skip
 #: What gives a reduction its tensor, beside what works element by element.
-_PREPARES = frozenset(["to", "detach", "view", "reshape", "flatten", "square", "isnan", "isfinite", "isinf", "type_as"])
+_PREPARES = frozenset(
+    ["to", "detach", "view", "reshape", "flatten", "square", "isnan", "isfinite", "isinf", "type_as", "__and__",
+     "__or__", "__xor__", "bitwise_xor", "logical_xor", "floor_divide"]
+)  # fmt: skip
 #: What scales gradients: the norm that was read before belongs to the training.
 _SCALES = frozenset(["mul_", "div_", "clamp_", "_foreach_mul_", "_foreach_div_", "_foreach_clamp_max_"])
 #: Elements of a tensor up to which its size tells nothing.
@@ -304,7 +307,7 @@ def _read_in(run: pl.DataFrame, *, clips: bool) -> list[int]:
     of_run: list[int] = []
     since: list[tuple[int, str, str | None]] = []
     for row, name, shapes in run.select("row", "name", "shapes").iter_rows():
-        if name.endswith("_"):
+        if name.endswith("_") and not name.endswith("__"):  # it changes a tensor; `__and__` does not
             since.clear()
         if name in _READS:
             of_run += _made_of(row, since)

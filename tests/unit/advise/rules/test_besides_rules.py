@@ -150,6 +150,12 @@ def test_statistics_that_are_read_in_each_step_are_told_with_what_made_them() ->
     assert found.gain_ns == pytest.approx(0.95 * 1_302_000)
 
 
+def test_a_number_of_two_masks_is_a_statistic_whose_operator_changes_no_tensor() -> None:
+    masks = [(name, 200_000, [WEIGHT]) for name in ("aten::eq", "aten::eq", "aten::__and__", "aten::sum")]
+    [found] = reading([*masks, ("aten::item", 1_000, [[]])]).findings()
+    assert found.gain_ns == pytest.approx(0.95 * 801_000)
+
+
 def test_normalised_inputs_and_a_check_of_labels_are_no_statistics() -> None:
     images = [64, 3, 224, 224]
     calls = [("aten::sub", 900_000, [images]), ("aten::div", 900_000, [images]),
