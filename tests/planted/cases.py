@@ -76,6 +76,7 @@ CASES = (
     _case("repeated_backward", "repeated-backward"),
     _case("second_forward", "unneeded-forward"),
     _case("permuted_rows", "inputs-in-step"),
+    _case("stacked_rows", "inputs-in-step", "python-in-step"),
     _case("product_diagonal", "unused-results"),
     _case("sorted_losses", "unused-results"),
     _case("all_items", "unused-results"),

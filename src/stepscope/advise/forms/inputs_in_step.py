@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import polars as pl
 
-from stepscope.advise.calls import ACCUMULATES, PARAMETRIC, READS, explained_calls, explained_within, of_step, sizes
+from stepscope.advise.calls import (
+    ACCUMULATES,
+    PARAMETRIC,
+    READS,
+    explained_calls,
+    explained_within,
+    in_order,
+    of_step,
+    sizes,
+)
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
@@ -17,6 +27,8 @@ _LEARNED = r"linear|conv|mm$|matmul|einsum|cdist|embedding|lstm|gru$|rnn|batch_n
 _DRAWS, _CUTS = r"rand(?:[^p]|$)|normal|bernoulli|uniform|dropout|multinomial", "aten::detach"
 #: It draws random numbers, too, but most of its time goes into rows that the step does not take.
 _PERMUTES, _PERMUTES_IN_PADDLE = "aten::randperm", r"^randperm\b"
+#: Operators that put a batch together, and samples from which on they do.
+_STACKS, _ROWS = ("aten::stack", "aten::cat"), 32
 #: Looks that tell what a function takes.
 _LOOKS = 10
 #: Part of the step from which on work on inputs is told; part of a function's time in its own lines, and most that its
@@ -81,6 +93,38 @@ def permutations(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         operator="randperm",
     )  # fmt: skip
     yield Claim(finding, Depth.PLACE, explained_calls(drawn))
+
+
+def stacked_rows(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
+    """Yield batches that the program puts together from a tensor for each sample, in each step and outside a loader."""
+    stacks = calls.filter((pl.col("outer") < 0) & (pl.col("phase") == "other") & pl.col("name").is_in(_STACKS))
+    alike = [Counter(sizes(text)).most_common(1) for text in stacks["shapes"].to_list()]
+    count = pl.Series([found[0][1] if found else 0 for found in alike], dtype=pl.Int64)
+    many, steps = stacks.filter(count >= _ROWS), observed.summary.steps.count
+    if many.is_empty() or many["step"].n_unique() < steps:
+        return
+    chosen = stacks.filter((count >= _ROWS) | (count == 0))  # numbers have no sizes that tell how many they are
+    time = float(in_order(observed, calls).join(chosen, on="row", how="semi")["until"].sum())
+    if observed.share(time) < _INPUTS:
+        return
+    rows = int(count.filter(count >= _ROWS).median() or 0)  # type: ignore[arg-type]
+    finding = Finding(
+        cause="inputs-in-step",
+        title=f"{of_step(observed, time)} a batch is put together from {rows} tensors, one for each sample"
+        f"{observed.most_seen(observed.looks.filter(pl.col('phase').is_null() | (pl.col('phase') == 'other')))}",
+        gain_ns=round(0.85 * time), gain_low_ns=round(0.6 * time), gain_high_ns=round(1.3 * time),
+        basis="the time from operator to operator of these, with the Python that lists their tensors",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{' and '.join(chosen['name'].unique().sort())}: "
+                     f"{count_text(round(len(chosen) / steps), 'call')} a step",
+                     value=len(chosen) / steps, result="operator_details", operator=_STACKS[0]),
+        ),
+        remedy="Keep each field of all samples in one tensor, which new samples overwrite row by row, and take a batch "
+        "by index: states[torch.randint(n, (batch,))].",
+        operator=_STACKS[0],
+    )  # fmt: skip
+    yield Claim(finding, Depth.PLACE, explained_within(calls, chosen))
 
 
 def _of_data(calls: pl.DataFrame) -> pl.DataFrame:

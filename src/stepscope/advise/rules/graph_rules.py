@@ -28,7 +28,7 @@ from stepscope.advise.calls import (
 )
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
-from stepscope.advise.forms.inputs_in_step import on_inputs, permutations
+from stepscope.advise.forms.inputs_in_step import on_inputs, permutations, stacked_rows
 from stepscope.advise.observed import Observed
 from stepscope.analyse.quantities import bytes_text, count_text, duration_text
 from stepscope.trace.tables import columns_of
@@ -68,6 +68,7 @@ def graphs(observed: Observed) -> Iterator[Claim]:
         yield from _unused_forward(observed, calls)
         yield from _beside_training(observed, calls)
         yield from on_inputs(observed, calls)
+        yield from stacked_rows(observed, calls)
     yield from _unused_gradients(observed, calls, backward)
     yield from _recomputed(observed, calls)
 
