@@ -265,7 +265,9 @@ def _sequences(step: Calls, place: int) -> _CostlyCalls | None:
     if any(alike(row) for row in range(place)):
         return None
     rows = tuple(row for row in range(place, len(step.names)) if alike(row))
-    if len(rows) < _SEVERAL:
+    lengths = [sum(step.shapes[row][0]) for row in rows]
+    grows = all(longer == length + 1 for length, longer in pairwise(lengths))  # each is the one before it and a token
+    if len(rows) < _SEVERAL or grows:
         return None
     return _CostlyCalls(_loop(step, rows), 1 - _BATCHED / len(rows), f"{len(rows)} sequences")
 

@@ -44,10 +44,10 @@ def edges(nodes: int) -> list[Call]:
     return [taken, taken, joined, call("linear", 3_000_000, [24_000, 192], [96, 192], [96])]
 
 
-def sentences(count: int, batch: int) -> list[Call]:
-    """A recurrent layer that takes so many batches of sequences, after an embedding of each."""
+def sentences(count: int, batch: int, longer: int = 3) -> list[Call]:
+    """A recurrent layer that takes so many batches of sequences, each longer by some, after an embedding of each."""
     made: list[Call] = []
-    for length in range(9, 9 + count):
+    for length in range(9, 9 + longer * count, longer):
         made += [call("embedding", 50_000, [1000, 64], [batch, length])]
         made += [call("gru", 400_000, [batch, length, 64], [1, batch, 96], *WEIGHTS, [], [])]
     return made
@@ -200,8 +200,10 @@ def test_a_copy_that_is_not_needed_saves_its_forward(calls: list[Call], saved: i
         # three experts are too few; a factor that is as large as the rows masks nothing
         mixture(3),
         mixture(8, masked=False),
-        # a graph with nearly as many nodes as edges; three sequences; batches of 16; a diagonal matrix that is added
+        # a graph with nearly as many nodes as edges; three sequences; batches of 16; one that grows token by token; a
+        # diagonal matrix that is added
         edges(20_000),
+        sentences(8, 1, longer=1),
         sentences(3, 1),
         sentences(8, 16),
         [call("diag_embed", 100_000, [128, 64], [], [], []), call("add", 2_000_000, [128, 64, 64], [128, 64, 64])],
