@@ -22,7 +22,7 @@ from stepscope.analyse.quantities import duration_text
 #: Calls of an operator with the same shapes in a step that are iterations; and calls of such operators that are many.
 _REPEATS, _MANY = 32, 64
 #: A call that takes longer, ns, is not dominated by the call itself.
-_SMALL_NS = 30_000
+_SMALL_NS = 15_000
 #: Part that such calls are of the operators outside of backward, optimizer and loading; of the step to be told.
 _MOST, _TOLD = 0.6, 0.1
 #: Parts of their time that a compiled function saves, or one operator for all iterations: least, usual, most.
