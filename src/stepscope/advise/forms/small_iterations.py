@@ -21,8 +21,10 @@ from stepscope.analyse.quantities import duration_text
 
 #: Calls of an operator with the same shapes in a step that are iterations; and calls of such operators that are many.
 _REPEATS, _MANY = 32, 64
+#: Products of matrices, which compute; loops over them are told as such.
+_PRODUCTS = ("aten::matmul", "aten::mm", "aten::bmm")
 #: A call that takes longer, ns, is not dominated by the call itself.
-_SMALL_NS = 15_000
+_SMALL_NS = 30_000
 #: Part that such calls are of the operators outside of backward, optimizer and loading; of the step to be told.
 _MOST, _TOLD = 0.6, 0.1
 #: Parts of their time that a compiled function saves, or one operator for all iterations: least, usual, most.
@@ -38,7 +40,7 @@ def small_iterations(observed: Observed) -> Iterator[Claim]:
     # Operators without gradients, such as those of a power iteration, have no phase.
     computing = calls.filter(pl.col("phase").is_in(["forward", "other"]) & (pl.col("outer") < 0))
     often = pl.len().over("name", "shapes") >= _REPEATS * steps
-    repeated = computing.filter(often & ~pl.col("name").is_in(PARAMETRIC))
+    repeated = computing.filter(often & ~pl.col("name").is_in([*PARAMETRIC, *_PRODUCTS]))
     many, computed = len(repeated) / steps, float(repeated["time"].sum())
     if many < _MANY or computed / many > _SMALL_NS or computed < _MOST * float(computing["time"].sum()):
         return

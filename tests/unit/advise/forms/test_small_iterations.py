@@ -25,11 +25,12 @@ def iterating(count: int, dur: int = 10_000, layers: int = 0, names: tuple[str, 
         (iterating(200), ["many-small-operators"]),
         (iterating(200, names=("aten::mul", "aten::add")), ["many-small-operators"]),
         (iterating(60), []),
-        (iterating(150, dur=20_000), []),
+        (iterating(100, dur=40_000), []),
+        (iterating(200, names=("aten::mm",)), []),
         (iterating(200, layers=20), []),
         (iterating(200, names=tuple(f"aten::op{number}" for number in range(10))), []),
     ],
-    ids=["one operator", "two", "few calls", "large ones", "beside layers", "each a few times"],
+    ids=["one operator", "two", "few calls", "large ones", "products", "beside layers", "each a few times"],
 )
 def test_iterations_are_told_by_their_number_and_part_of_the_forward(training: Training, causes: list[str]) -> None:
     assert training.causes() == causes
