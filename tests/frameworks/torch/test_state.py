@@ -253,6 +253,7 @@ def trained_model() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def test_a_model_that_the_program_deletes_is_freed(tmp_path: Path) -> None:
+    gc.collect()  # what other tests left
     model, optimizer = trained_model()
     with stepscope.profile(output=tmp_path, analyse="later", quiet=True) as profile:
         # The state that was read when the window opened has them
