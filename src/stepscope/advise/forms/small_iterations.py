@@ -32,7 +32,7 @@ _SAVED = (0.25, 0.55, 0.8)
 
 
 def small_iterations(observed: Observed) -> Iterator[Claim]:
-    """Yield small operators of PyTorch that a step repeats on a CPU; layers are none of them."""
+    """Yield the small operators that a step of PyTorch repeats on a CPU, other than layers and matrix products."""
     steps = observed.summary.steps.count
     if observed.framework != "torch" or observed.summary.on_device or not steps:
         return
@@ -54,7 +54,7 @@ def small_iterations(observed: Observed) -> Iterator[Claim]:
     names = repeated["name"].value_counts(sort=True)["name"].to_list()[:3]
     finding = Finding(
         cause="many-small-operators",
-        title=f"{of_step(observed, time)} {many:.0f} small operators on tensors of the same shapes{followed}"
+        title=f"{of_step(observed, time)} the step repeats {many:.0f} small operators on tensors of the same shapes{followed}"
         f"{observed.most_seen(observed.looks.filter(~beside))}",
         gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
         basis="the time from operator to operator of the iterations and their part of the backward, of which a "

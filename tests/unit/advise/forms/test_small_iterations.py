@@ -1,4 +1,4 @@
-"""Small operators that a step repeats on tensors of the same shapes are told, and what is no such iteration is not."""
+"""A step that repeats small operators on tensors of the same shapes has a finding; few, large or other operators have none."""
 
 from __future__ import annotations
 

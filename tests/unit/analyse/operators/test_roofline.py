@@ -87,7 +87,7 @@ def test_what_runs_others_has_no_row_of_its_own() -> None:
         ({"flops": 1_100, "scope": "jit(step)/add"}, {"dot": 1_000, "add": 100}, "matmul"),
         ({"flops": 1_100}, {"convolution": 1_000, "add": 100}, "convolution"),
         ({"flops": 900}, {"dot": 200, "convolution": 600, "add": 100}, "convolution"),
-        # A fusion that is mostly something else is no product, whatever its scope says
+        # A fusion most of whose operations are not those of a product has no family, whatever its scope says
         ({"flops": 1_000, "scope": "jit(step)/dot_general"}, {"dot": 400, "add": 600}, None),
         ({"flops": 1_000, "transcendentals": 1_200}, {"dot": 1_000, "exponential": 0}, None),
         ({"flops": None, "scope": "jit(step)/dot_general"}, {"dot": 400, "custom-call": None}, None),
