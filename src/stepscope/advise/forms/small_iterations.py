@@ -39,7 +39,7 @@ def small_iterations(observed: Observed) -> Iterator[Claim]:
     calls = recorded_calls(observed)
     # Operators without gradients, such as those of a power iteration, have no phase.
     computing = calls.filter(pl.col("phase").is_in(["forward", "other"]) & (pl.col("outer") < 0))
-    often = pl.len().over("name", "shapes") >= _REPEATS * steps
+    often = (pl.len().over("name", "shapes") >= _REPEATS * steps) & pl.col("shapes").is_not_null()
     repeated = computing.filter(often & ~pl.col("name").is_in([*PARAMETRIC, *_PRODUCTS]))
     many, computed = len(repeated) / steps, float(repeated["time"].sum())
     if many < _MANY or computed / many > _SMALL_NS or computed < _MOST * float(computing["time"].sum()):
@@ -54,8 +54,8 @@ def small_iterations(observed: Observed) -> Iterator[Claim]:
     names = repeated["name"].value_counts(sort=True)["name"].to_list()[:3]
     finding = Finding(
         cause="many-small-operators",
-        title=f"{of_step(observed, time)} the step repeats {many:.0f} small operators on tensors of the same shapes{followed}"
-        f"{observed.most_seen(observed.looks.filter(~beside))}",
+        title=f"{of_step(observed, time)} the step repeats {many:.0f} small operators on tensors of the same shapes"
+        f"{followed}{observed.most_seen(observed.looks.filter(~beside))}",
         gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
         basis="the time from operator to operator of the iterations and their part of the backward, of which a "
         "compiled function saves about half",

@@ -1,4 +1,4 @@
-"""A step that repeats small operators on tensors of the same shapes has a finding; few, large or other operators have none."""
+"""A step that repeats small operators on tensors of the same shapes has a finding; few, large or others have none."""
 
 from __future__ import annotations
 
@@ -34,6 +34,13 @@ def iterating(count: int, dur: int = 10_000, layers: int = 0, names: tuple[str, 
 )
 def test_iterations_are_told_by_their_number_and_part_of_the_forward(training: Training, causes: list[str]) -> None:
     assert training.causes() == causes
+
+
+def test_without_shapes_nothing_is_said_of_them() -> None:
+    training = Training()
+    for number in range(200):
+        training.call("aten::mul", 10_000, phase="forward", sequence=number)
+    assert training.causes() == []
 
 
 def test_their_gain_is_part_of_them_and_of_their_backward() -> None:
